@@ -30,8 +30,8 @@ WORTH = 32 * 2**20
 PROCESS_BYTES = 160 * 2**20
 """What a process takes before it has read anything."""
 
-PER_BYTE = 10
-"""Bytes of memory that reading and analyzing takes at most per byte of the trace's text: see `benchmarks/ranks`."""
+PER_BYTE = 8
+"""Bytes of memory that reading and analyzing may take per byte of the trace's text; 2 to 3 were measured."""
 
 MEMORY_SHARE = 0.8
 """Of the free memory, for all processes together."""

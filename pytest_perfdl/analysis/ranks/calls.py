@@ -6,7 +6,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -50,6 +50,9 @@ _ITEM = {
 
 _RUN_AS = {"reduce_scatter": ("reduce_scatter", "all_reduce")}
 """What gloo's annotation may say for an operator of a kind: it reduces all and scatters itself."""
+
+THREADS = 8
+"""Calls that a back end's threads may run in another order than they were issued in."""
 
 _ISSUING = re.compile(r"c10d::", re.IGNORECASE)
 _FUNCTIONAL = re.compile(r"_c10d_functional::")
@@ -250,7 +253,7 @@ def _bytes(kind: str, into: int, out: int, dtype: str, size: int) -> int:
     >>> _bytes("all_gather", 100, 400, "Float", 4), _bytes("all_gather", 100, -1, "Float", 4)
     (1600, 1600)
     """
-    item = _ITEM.get(dtype.lower().replace("c10::", "").replace(" ", ""), 1 if "float8" in dtype.lower() else -1)
+    item = _item(dtype)
     elements = max(into, out)
     if kind == "all_gather" and into > 0 and size:
         elements = max(elements, into * size)
@@ -269,40 +272,74 @@ def _on_host(trace: Trace, groups: Mapping[str, tuple[int, ...]]) -> list[_Call]
     annotations = collective_annotation_rows(trace)
     annotations = annotations[trace.category[annotations] == Category.USER_ANNOTATION]
     operators = trace.matching(_ISSUING.match, trace.rows(Category.CPU_OP))
-    left: defaultdict[str, deque[int]] = defaultdict(deque)
-    for row in annotations.tolist():
-        left[kind_of(trace.name_of(row))].append(row)
+    left: defaultdict[str, deque[_Run]] = defaultdict(deque)
+    starts = trace.start[annotations].tolist()
+    for row, start, told in zip(annotations.tolist(), starts, trace.decode_args(annotations, _Issue), strict=True):
+        left[kind_of(trace.name_of(row))].append(_Run(row, start, _sizes(told)[:1], _dtype(told)))
     found = []
     # Where all groups have the same members it does not matter which one it is.
     only = members[0] if len(members := list(dict.fromkeys(groups.values()))) == 1 else ()
     named = _functional_groups(trace, operators)
     for operator, issue, group in zip(operators.tolist(), trace.decode_args(operators, _Issue), named, strict=True):
         kind = kind_of(trace.name_of(operator))
-        since = trace.start[operator]
+        since = int(trace.start[operator])
         for own in (left[each] for each in _RUN_AS.get(kind, (kind,))):
-            while own and trace.start[own[0]] < since:  # issued before the trace began, or not by an operator
-                row = own.popleft()
-                found.append(_Call(row, kind_of(trace.name_of(row)), "host", only))
+            while own and own[0].start < since:  # issued before the trace began, or not by an operator
+                early = own.popleft()
+                found.append(_Call(early.row, kind_of(trace.name_of(early.row)), "host", only))
         queues = [left[each] for each in _RUN_AS.get(kind, (kind,)) if left[each]]
         if queues:
-            first = min(queues, key=lambda own: trace.start[own[0]]).popleft()
-            found.append(_issued(first, kind, group, groups.get(group, only), int(since), issue))
-    found += [_Call(row, kind_of(trace.name_of(row)), "host", only) for row in chain.from_iterable(left.values())]
-    return found
+            ran = _taken(min(queues, key=lambda own: own[0].start), _sizes(issue))
+            found.append(_issued(ran, kind, group, groups.get(group, only), since, issue))
+    rest = [ran.row for ran in chain.from_iterable(left.values())]
+    return found + [_Call(row, kind_of(trace.name_of(row)), "host", only) for row in rest]
 
 
-def _issued(row: int, kind: str, group: str, members: tuple[int, ...], since: int, issue: _Issue) -> _Call:
-    dims, types, values = (each if isinstance(each, list) else [] for each in (issue.dims, issue.types, issue.values))
-    sizes = [size for size in map(_elements, dims) if size >= 0]
-    # The elements of a list of tensors are not typed: what tensors there are is then float, or unknown.
-    known = [each for each in types if isinstance(each, str) and each.lower().replace("c10::", "") in _ITEM]
-    dtype = known[0] if known else "float" if "TensorList" in types else ""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """An annotation of a back end's thread."""
+
+    row: int
+    start: int
+    sizes: list[int]
+    """Elements of its input, empty where the trace does not say."""
+    dtype: str
+
+
+def _taken(queue: deque[_Run], sizes: list[int]) -> _Run:
+    """The first of a size that the operator has, else the first: threads may begin calls in another order."""
+    at = next((at for at, ran in enumerate(islice(queue, THREADS)) if ran.sizes and ran.sizes[0] in sizes), 0)
+    ran = queue[at]
+    del queue[at]
+    return ran
+
+
+def _sizes(issue: _Issue) -> list[int]:
+    return [size for size in map(_elements, issue.dims if isinstance(issue.dims, list) else []) if size >= 0]
+
+
+def _dtype(issue: _Issue) -> str:
+    """The first type that has a size; tensors in a list have none."""
+    types = issue.types if isinstance(issue.types, list) else []
+    return next((each for each in types if isinstance(each, str) and _item(each) > 0), "")
+
+
+def _item(dtype: str) -> int:
+    """Bytes of an element, -1 where unknown."""
+    plain = dtype.lower().replace("c10::", "").replace(" ", "")
+    return 1 if plain.startswith("float8") else _ITEM.get(plain, -1)
+
+
+def _issued(ran: _Run, kind: str, group: str, members: tuple[int, ...], since: int, issue: _Issue) -> _Call:
+    values = issue.values if isinstance(issue.values, list) else []
+    sizes = _sizes(issue)
+    dtype = _dtype(issue) or ran.dtype
     # Output comes first where an operator has both.
     into, out = (sizes[1], sizes[0]) if len(sizes) > 1 else (sizes[0], -1) if sizes else (-1, -1)
     ratio = max(into, out) // min(into, out) if kind in ("all_gather", "reduce_scatter") and min(into, out) > 0 else 0
     peer = values[2] if kind in ("send", "recv") and len(values) > 2 and isinstance(values[2], str) else ""
     return _Call(
-        row=row,
+        row=ran.row,
         kind=kind,
         group=group or "host",
         members=members,

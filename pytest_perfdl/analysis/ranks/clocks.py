@@ -30,8 +30,8 @@ LONGER = 1.05
 """Groups whose calls of a size take longer than another group's by this factor do not tell the clocks."""
 
 SMALL = 8
-"""Calls whose bytes are less than the median's by this factor tell the clocks alone: over a slow link the ranks of a
-large one do not end at once."""
+"""Calls whose bytes, or durations where bytes are unknown, are less than the median's by this factor tell the clocks
+alone: over a slow link the ranks of a large one do not end at once."""
 
 LEAST_SMALL = 4
 """Fewer of them are too few to align clocks on."""
@@ -53,8 +53,8 @@ def clocks_of(ranks: Sequence[RankActivity], matched: Sequence[Matched]) -> list
     on all ranks nearly at once, so clocks are aligned on ends: by the difference that lets most calls overlap, then by
     the median over the calls that do: of small ones where there are some, else of groups that take no longer for them
     than others. Ranks of one host (`host_name`) have one clock. Hosts are aligned one after the other, the one with
-    most calls in common with those that are already aligned first; messages count only where there is no collective in
-    common. A drift is fitted where it makes the ends agree better (median of the slopes between medians of stretches,
+    most calls in common with those that are already aligned first; where there is none in common, messages
+    tell. A drift is fitted where it makes the ends agree better (median of the slopes between medians of stretches,
     after Theil and Sen).
 
     A rank without anything in common with the others keeps its own clock.
@@ -127,9 +127,9 @@ def _clock(
 ) -> Clock:
     mine = [(each, place) for each in matched if set(each.places).intersection(done) for place in each.places]
     mine = [(each, place) for each, place in mine if place in unit]
-    chosen = [(each, place) for each, place in mine if not each.message] or mine
+    chosen = [(each, place) for each, place in mine if not each.message]
     if not chosen:
-        return Clock()
+        return _by_messages(ranks, [each for each, _ in mine], clocks, unit)
     number = {id(each): at for at, (each, _) in enumerate(chosen)}
     found = [_against(ranks, each, clocks, done, place, number[id(each)]) for each, place in chosen]
     pairs = _Pairs(*(np.concatenate([getattr(each, name) for each in found]) for name in _Pairs.__slots__))
@@ -141,6 +141,28 @@ def _clock(
         best = _best(pairs.only(some), difference[some])
     keep = pairs.overlapping(np.full_like(difference, best))
     return _fitted(pairs.only(keep), difference[keep], best)
+
+
+def _by_messages(
+    ranks: Sequence[RankActivity], messages: Sequence[Matched], clocks: Sequence[Clock], unit: Sequence[int]
+) -> Clock:
+    """The offset in the middle of what messages allow: none is received before it is sent.
+
+    As in NTP (RFC 5905), messages in both directions bound the offset from both sides, and the quickest ones are taken
+    to be equally fast.
+    """
+    least: list[int] = []
+    most: list[int] = []
+    for each in messages:
+        start, end = each.times(ranks, [Clock() if place in unit else clock for place, clock in enumerate(clocks)])
+        quickest = int((end[:, 1] - start[:, 0]).min())
+        if each.places[1] in unit:
+            least.append(-quickest)
+        else:
+            most.append(quickest)
+    if not least or not most:
+        return Clock(max(least, default=min(most, default=0)))
+    return Clock((max(least) + min(most)) // 2)
 
 
 def _best(pairs: _Pairs, difference: I64) -> int:
@@ -158,8 +180,8 @@ def _best(pairs: _Pairs, difference: I64) -> int:
 
 
 def _fitted(pairs: _Pairs, difference: I64, about: int) -> Clock:
-    known = pairs.bytes[pairs.bytes >= 0]
-    small = (pairs.bytes >= 0) & (pairs.bytes * SMALL <= (np.median(known) if len(known) else 0))
+    size = pairs.bytes if (pairs.bytes >= 0).all() else pairs.shortest
+    small = size * SMALL <= np.median(size) if len(size) else np.zeros(0, dtype=bool)
     keep = small if np.count_nonzero(small) >= LEAST_SMALL else _healthy(pairs)
     pairs, difference = pairs.only(keep), difference[keep]
     if not len(difference):

@@ -79,7 +79,7 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
     numbers = [numbers[index] for index in order]
     tried = candidates(given, numbers)
     clocks = clocks_of(given, tried)
-    matched = [each for each in confirmed(tried, given, numbers, clocks) if len(each.call)]
+    matched = [each for each in confirmed(tried, given, clocks) if len(each.call)]
     meetings = [meeting_of(each, given, clocks) for each in matched]
     residual = residual_of(meetings, len(given))
     collectives = sorted(

@@ -23,8 +23,11 @@ not, and has no sequence number, is not the same one."""
 TOLERANCE_NS = 10_000
 """How much before the last rank's start a collective on the CPU may end on another rank, as the clocks disagree."""
 
-CLOSER = 4
-"""Calls without a group are a smaller group's if its ends agree so many times better than those of all ranks."""
+STEADY = 3
+"""Ends of calls that are one collective differ as steadily as those of the steadiest groups, up to this factor."""
+
+STEADY_NS = 5_000
+"""And up to this, which ends of one collective vary by anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +99,11 @@ def candidates(ranks: Sequence[RankActivity], numbers: Sequence[int]) -> list[Ma
             else:
                 key = kind if kind != "other" else own.name[index]
                 calls[group, members, key].setdefault(place, []).append(index)
-    found = []
+    found: list[Matched] = []
     for (group, members, kind), by_place in calls.items():
         expected = {place for place, number in enumerate(numbers) if number in members} or set(by_place)
         if len(expected) > 1 and expected == set(by_place):
-            found.append(_paired(ranks, group, kind if kind.islower() else "other", by_place))
+            found += _grouped(_paired(ranks, group, kind if kind.islower() else "other", by_place), ranks, numbers)
     place_of = {number: place for place, number in enumerate(numbers)}
     for (group, source, target), by_kind in sent.items():
         if len(by_kind) == 2 and source in place_of and target in place_of and source != target:
@@ -165,59 +168,46 @@ def together(start: I64, end: I64, *, kind: str = "", on_device: bool = True) ->
     return np.asarray((shared >= -TOLERANCE_NS) | (kind in ROOTED))
 
 
-def confirmed(
-    matched: Sequence[Matched], ranks: Sequence[RankActivity], numbers: Sequence[int], clocks: Sequence[Clock]
-) -> Iterator[Matched]:
+def confirmed(matched: Sequence[Matched], ranks: Sequence[RankActivity], clocks: Sequence[Clock]) -> Iterator[Matched]:
     """What is the same collective indeed, once the clocks are aligned.
 
-    Calls that a sequence number pairs are taken as they are. Of others those that do not run together are left out.
-    Where the trace does not name groups (gloo), the nth call of a kind may be one of all ranks, or one of several
-    smaller groups each: it is that of smaller groups that `distributedInfo` lists if their ends agree better.
+    Calls that a sequence number pairs are taken as they are, and so are messages. Of others those that do not run
+    together are left out.
     """
     for each in matched:
         if each.certain or each.message:
             yield each
-            continue
-        on_device = any(ranks[place].on_device for place in each.places)
-        times = each.times(ranks, clocks)
-        split = np.zeros(len(each.call), dtype=bool)
-        for columns, lines in _smaller(each, ranks, numbers, times) if each.group == "host" else ():
-            split |= lines
-            yield each.columns(columns, lines & _fits(each, [columns], times, on_device=on_device))
-        yield each.only(_fits(each, _every(each), times, on_device=on_device) & ~split)
+        else:
+            on_device = any(ranks[place].on_device for place in each.places)
+            yield each.only(together(*each.times(ranks, clocks), kind=each.kind, on_device=on_device))
 
 
-def _every(each: Matched) -> list[list[int]]:
-    return [list(range(len(each.places)))]
+def _grouped(each: Matched, ranks: Sequence[RankActivity], numbers: Sequence[int]) -> Iterator[Matched]:
+    """Calls of groups that the trace does not name (gloo), told apart by size and by how steadily their ends differ.
 
-
-def _fits(
-    each: Matched, groups: Sequence[Sequence[int]], times: tuple[I64, I64], *, on_device: bool
-) -> npt.NDArray[np.bool_]:
-    """Which calls run together in each of some groups of columns."""
-    start, end = times
-    found = [together(start[:, own], end[:, own], kind=each.kind, on_device=on_device) for own in groups]
-    return np.asarray(np.all(found, axis=0))
-
-
-def _smaller(
-    each: Matched, ranks: Sequence[RankActivity], numbers: Sequence[int], times: tuple[I64, I64]
-) -> Iterator[tuple[list[int], npt.NDArray[np.bool_]]]:
-    """Columns of smaller groups, and which calls are theirs: all of one size, where more of them run together so."""
-    partitions = _partitions(each, ranks, numbers)
+    The nth call of a kind may be one of all ranks, or one of several smaller groups each. On whichever clocks, the ends
+    of one collective differ by about the same each time; those of calls of different groups do not. So calls of a size
+    are those of the largest groups that `distributedInfo` lists whose ends differ about as steadily as any.
+    """
+    partitions = _partitions(each, ranks, numbers) if each.group == "host" and not each.certain else []
     if not partitions:
+        yield each
         return
+    ways = sorted([[list(range(len(each.places)))], *partitions], key=len)
     size = ranks[each.places[0]].calls.bytes[each.call[:, 0]]
-    ways = [_every(each), *partitions]
-    fits = np.array([_fits(each, way, times, on_device=False) for way in ways])
-    apart = np.array([np.max([np.ptp(times[1][:, own], axis=1) for own in way], axis=0) for way in ways])
+    _, end = each.times(ranks, [Clock()] * len(ranks))
     for own in np.unique(size):
         lines = size == own
-        fit, spread = fits[:, lines].sum(axis=1), np.median(apart[:, lines], axis=1)
-        best = min(range(1, len(ways)), key=lambda way: (-fit[way], spread[way]))
-        if fit[best] > fit[0] or (fit[best] == fit[0] and spread[best] * CLOSER < spread[0]):
-            for columns in ways[best]:
-                yield columns, lines
+        varies = [max(_varying(end[lines][:, columns]) for columns in way) for way in ways]
+        limit = STEADY * min(varies) + STEADY_NS
+        for columns in next(way for way, each_ in zip(ways, varies, strict=True) if each_ <= limit):
+            yield each.columns(columns, lines)
+
+
+def _varying(end: I64) -> float:
+    """Median deviation of the ends' differences to the first member from their median, the worst member's."""
+    apart = end - end[:, :1]
+    return float(np.median(np.abs(apart - np.median(apart, axis=0)), axis=0).max())
 
 
 def _partitions(each: Matched, ranks: Sequence[RankActivity], numbers: Sequence[int]) -> list[list[list[int]]]:

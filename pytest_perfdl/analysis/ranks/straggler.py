@@ -18,12 +18,19 @@ LEAST_STEPS = 3
 LEAST_SHARE = 0.02
 """Of a step; what costs less is no straggler, as ranks are never equally fast."""
 
+LONE_SHARE = 0.1
+"""The same for a rank that no other does the same as, and that was no different before: a stage may have more to do by
+its nature. From 10 % on Lin et al. call a job straggling."""
+
 LEAST_NS = 10_000
 """A skew below this is no straggling: ranks never start to the microsecond."""
 
 NOISE = 5.0
 """How many standard errors a rank's lateness must be above zero: with 1024 ranks and 100 steps to begin at there are
 10^5 chances for a false one, each less likely than 3e-7."""
+
+RISE = 2.0
+"""By which factor the level has to rise for the rank not to have been a straggler before."""
 
 SPLITS = 64
 """Steps at which a change of the level is looked for, spread over all; then those around the best one."""
@@ -121,20 +128,23 @@ def _excess(values: I64, roles: Sequence[int], found: _Found) -> float:
     """What the rank has more of a class than its peers; without peers than itself before."""
     more = _beyond_peers(values, roles)[:, found.place]
     alone = roles.count(roles[found.place]) == 1
-    return float(np.median(more[found.first :])) - (float(np.median(more[: found.first])) if alone else 0.0)
+    return float(np.median(more[found.first :])) - (
+        float(np.median(more[: found.first])) if alone and found.first else 0.0
+    )
 
 
 def _persistent(late: F64, cost: F64, evidence: Evidence) -> _Found | None:
     """The rank that is late from one step on in all that follow, by more than noise and at a cost.
 
-    A rank that no other does the same as is compared with itself before.
+    A rank that no other does the same as is compared with itself before; if it was so from the first step on, with the
+    other ranks.
     """
     steps, count = late.shape
-    since = [_since(late[:, place]) for place in range(count)]
+    alone = [evidence.roles.count(role) == 1 for role in evidence.roles]
+    since = [_since(late[:, place], 1.0 if alone[place] else RISE) for place in range(count)]
     for place, first in enumerate(since):
-        if evidence.roles.count(evidence.roles[place]) == 1:
-            before = np.median(late[: first or steps, place])
-            late[:, place] -= before
+        if alone[place] and first:
+            late[:, place] -= np.median(late[:first, place])
             cost[:, place] = np.minimum(cost[:, place], late[:, place])
     left = np.concatenate([_about_levels(late[:, place], first) for place, first in enumerate(since)])
     # A level per rank, or two, is fitted: what is left is that much smaller than the noise.
@@ -143,10 +153,11 @@ def _persistent(late: F64, cost: F64, evidence: Evidence) -> _Found | None:
     place = int(np.argmax(costs))
     first = since[place]
     behind = late[first:, place]
+    least = (LONE_SHARE if alone[place] and not first else LEAST_SHARE) * float(np.median(evidence.window_ns))
     ahead = behind > _others(late, np.max)[first:, place]
     verified = (
-        len(behind) >= LEAST_STEPS
-        and costs[place] >= max(LEAST_NS, LEAST_SHARE * float(np.median(evidence.window_ns)))
+        np.count_nonzero(behind * 2 > np.median(behind)) >= LEAST_STEPS
+        and costs[place] >= max(LEAST_NS, least)
         and float(np.median(behind)) >= NOISE * 1.2533 * noise / float(np.sqrt(len(behind)))
         and float(np.mean(ahead)) >= MOSTLY
     )
@@ -160,27 +171,27 @@ def _others(values: npt.NDArray[Any], summary: Callable[..., Any]) -> F64:
     return np.stack(found, axis=1).astype(np.float64)
 
 
-def _since(late: F64) -> int:
+def _since(late: F64, rise: float) -> int:
     """Step from which on the level is another, 0 where one level fits as well, or the rank was late before.
 
     A second level has to reduce the absolute deviations by more than chance would: by a third.
     """
     most = len(late) - LEAST_STEPS
     apart = max(most // SPLITS, 1)
-    tried = {split: _two_levels(late, split) for split in range(1, most + 1, apart)}
+    tried = {split: _two_levels(late, split, rise) for split in range(1, most + 1, apart)}
     if tried and apart > 1:
         near = min(tried, key=lambda split: tried[split])
         around = range(max(near - apart + 1, 1), min(near + apart, most + 1))
-        tried |= {split: _two_levels(late, split) for split in around}
+        tried |= {split: _two_levels(late, split, rise) for split in around}
     best = min(tried, key=lambda split: tried[split], default=0)
     one = float(np.abs(late - np.median(late)).sum())
     return best if tried and tried[best] < one * 2 / 3 else 0
 
 
-def _two_levels(late: F64, split: int) -> float:
-    """Absolute deviations from a level before and one after; infinite where it is not at least twice as high."""
+def _two_levels(late: F64, split: int, rise: float) -> float:
+    """Absolute deviations from a level before and one after; infinite where it does not rise by a factor."""
     before, after = np.median(late[:split]), np.median(late[split:])
-    if after <= max(2 * before, 0.0):
+    if after <= max(rise * before, before, 0.0):
         return float("inf")
     return float(np.abs(late[:split] - before).sum() + np.abs(late[split:] - after).sum())
 

@@ -73,8 +73,8 @@ class TraceForm(_Trace):
     """Of one trace."""
 
 
-_Ranks = derived(
-    "Ranks",
+_ComparedRanks = derived(
+    "ComparedRanks",
     RankFigures,
     without=("waits_ns", "exposed_waits_ns"),
     more={"count": int, "waits": list[list[int]], "exposed_waits": list[list[int]], "overlap": list[float | None]},
@@ -84,5 +84,5 @@ _Ranks = derived(
 class RanksForm(msgspec.Struct):
     """Of several traces, the ranks of one job."""
 
-    ranks: _Ranks  # type: ignore[valid-type]
+    ranks: _ComparedRanks  # type: ignore[valid-type]
     traces: list[_Trace]

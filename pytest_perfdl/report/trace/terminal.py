@@ -19,7 +19,7 @@ from pytest_perfdl.report.words import visible
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.transfers import CopyRow
     from pytest_perfdl.analysis.overview.summary import TraceSummary
-    from pytest_perfdl.analysis.ranks import RankFigures
+    from pytest_perfdl.analysis.ranks import Bucket, RankFigures
     from pytest_perfdl.model.selection import Selection
     from pytest_perfdl.report.whatif import Answers
 
@@ -514,6 +514,51 @@ def across_ranks(ranks: RankFigures, width: int) -> str:
         within = format_quantity(ranks.residual_ns, "ns")
         fact += f". The clocks of the ranks are aligned on the ends of collectives, within {within}."
         lines += layout.paragraph(fact, 2, width)
+    lines += layout.paragraph(straggler_words(ranks), 2, width)
+    for bucket in ranks.buckets[:BUCKETS]:
+        lines += layout.item(bucket_words(bucket), 2, width)
     for finding in ranks.findings:
         lines += layout.item(visible(finding), 2, width)
     return "\n".join(lines)
+
+
+def straggler_words(ranks: RankFigures) -> str:
+    """Which rank the others wait for, and how unequal their work is; empty where there are no steps to say it of."""
+    if not ranks.step_numbers:
+        return ""
+    found = ranks.straggler
+    if found is None:
+        text = "No rank is a straggler: none is late step after step by more than the noise."
+    else:
+        since = f" since step {found.since_step}" if found.since_step > ranks.step_numbers[0] else ""
+        text = (
+            f"Straggler: rank {found.rank}{since}, because of {CAUSES[found.cause]}. Without it a step would be "
+            f"{format_quantity(found.cost_ns, 'ns')} shorter."
+        )
+    if ranks.imbalance is not None:
+        more = format_percent(ranks.imbalance - 1, signed=False)
+        text += f" The rank with most work in a step has {more} more than the mean."
+    return text
+
+
+CAUSES = {
+    "compute": "slower or more compute",
+    "input": "waiting for input",
+    "communication": "a slow link",
+    "host": "time on the host",
+}
+"""What the causes of a straggler are called."""
+
+BUCKETS = 6
+"""Collectives of a step that are listed; `--json` has all."""
+
+
+def bucket_words(bucket: Bucket) -> str:
+    """One collective of a step: "all_reduce 2: 25.0 MiB in 3.00 ms, 15.2 GB/s on the bus, 80% hidden"."""
+    size = f"{format_quantity(bucket.bytes, 'B')} " if bucket.bytes is not None else ""
+    bus = f", {format_quantity(bucket.bus_bandwidth, 'B/s')} on the bus" if bucket.bus_bandwidth is not None else ""
+    members = f" of ranks {', '.join(map(str, bucket.ranks))}" if len(bucket.ranks) <= 4 else ""
+    return (
+        f"{bucket.kind} {bucket.index + 1}{members}: {size}in {format_quantity(bucket.transfer_ns, 'ns')}{bus}, "
+        f"{format_percent(bucket.hidden_share, signed=False)} hidden behind compute"
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.machine.free_memory import free_memory, kills_for_memory
+from pytest_perfdl.machine.free_memory import free_bytes, free_memory, kills_for_memory
 
 
 def system(root, files):
@@ -73,6 +73,20 @@ NEW, OLD = "sys/fs/cgroup", "sys/fs/cgroup/memory"
 )
 def test_the_least_share_counts(tmp_path, files, share):
     assert free_memory(system(tmp_path, files)) == pytest.approx(share)
+
+
+def test_the_least_bytes_count(tmp_path):
+    assert free_bytes(tmp_path) is None
+    machine = {"proc/meminfo": "MemTotal: 8000 kB\nMemAvailable: 3000 kB\n"}
+    assert free_bytes(system(tmp_path / "machine", machine)) == 3000 * 1024
+    group = {
+        f"{NEW}/memory.max": "2000000",
+        f"{NEW}/memory.current": "600000",
+        f"{NEW}/memory.stat": "inactive_file 100000\n",
+    }
+    assert free_bytes(system(tmp_path / "group", V2 | machine | group)) == 1_500_000
+    full = group | {f"{NEW}/memory.current": "2500000"}
+    assert free_bytes(system(tmp_path / "full", V2 | machine | full)) == 0
 
 
 def test_processes_that_were_killed_for_memory_are_counted_in_every_group(tmp_path):

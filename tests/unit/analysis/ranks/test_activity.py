@@ -1,0 +1,187 @@
+"""What one rank's trace contributes: calls, their sizes and steps, and where the time of steps goes."""
+
+import pickle
+
+import pytest
+
+from pytest_perfdl.analysis import communication_overlap
+from pytest_perfdl.analysis.ranks import activity
+from pytest_perfdl.analysis.ranks.calls import kind_of
+from pytest_perfdl.trace import read
+from unit.trace.chrome import DATA, kernel, launch, step, trace, x
+
+BASE = 1_700_000_000_000_000_000
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reduce_scatter"),
+        ("c10d::_reduce_scatter_base_", "reduce_scatter"),
+        ("nccl:all_to_all", "all_to_all"),
+        ("c10d::allgather_into_tensor_coalesced_", "all_gather"),
+        ("gloo:scatter", "scatter"),
+        ("c10d::recv_any_source_", "recv"),
+        ("ncclDevKernel_SendRecv", "other"),
+        ("gloo:barrier", "barrier"),
+    ],
+)
+def test_the_kind_of_a_collective_is_in_its_name(name, kind):
+    assert kind_of(name) == kind
+
+
+def test_a_device_rank_by_hand():
+    args = {
+        "Collective name": "_allgather_base",
+        "In msg nelems": 100,
+        "Out msg nelems": 400,
+        "dtype": "BFloat16",
+        "Group size": 4,
+        "Process Group Name": "1",
+        "Process Group Ranks": "[0, 2, 4, 6]",
+        "Seq": 7,
+    }
+    own = activity(
+        trace(
+            step(3, 0, 100),
+            launch(0, 5, 1),
+            kernel("gemm", 10, 40, 1),
+            launch(12, 5, 2),
+            kernel("ncclDevKernel_AllGather_RING_LL", 30, 50, 2, stream=20, **args),
+            baseTimeNanoseconds=BASE,
+            distributedInfo={"rank": 2, "world_size": 8, "pg_config": [{"pg_name": "1", "ranks": [0, 2, 4, 6]}]},
+            host_name="node7",
+        )
+    )
+    assert (own.rank, own.world_size, own.host, own.groups) == (2, 8, "node7", {"1": (0, 2, 4, 6)})
+    calls = own.calls
+    assert (calls.kinds, calls.group, calls.members) == (("all_gather",), ("1",), ((0, 2, 4, 6),))
+    assert (calls.sequence.tolist(), calls.bytes.tolist(), calls.group_size.tolist()) == ([7], [800], [4])
+    assert (calls.start - BASE).tolist() == [30_000]
+    assert (calls.issued - BASE).tolist() == [12_000]
+    # The kernel computes until 50: of the 50 us 30 are exposed.
+    assert calls.exposed_ns.tolist() == [30_000]
+    assert own.overlap == pytest.approx(0.4)
+    steps = own.steps
+    assert (steps.number, steps.window_ns.tolist()) == ((3,), [100_000])
+    assert (steps.compute_ns.tolist(), steps.exposed_communication_ns.tolist()) == ([40_000], [30_000])
+    assert (steps.communication_ns.tolist(), steps.host_ns.tolist()) == ([50_000], [30_000])
+    assert [(each.kind, each.calls, each.bytes) for each in own.traffic] == [("all_gather", (1,), (800,))]
+
+
+def test_a_gloo_rank_by_hand():
+    # The operator issues, a thread of the back end runs, and the step's thread waits from 40 on: until 80, where the
+    # collective ends. What it does from 80 on is its own.
+    reduce = {"Input Dims": [[[10], [20]], [], []], "Input type": ["TensorList", "", ""]}
+    own = activity(
+        trace(
+            step(1, 0, 100),
+            x("aten::mm", 0, 20),
+            x("c10d::allreduce_", 20, 5, **reduce),
+            x("gloo:all_reduce", 30, 50, "user_annotation", tid=9, **{"Input Dims": [[30]], "Input type": ["float"]}),
+            x("aten::mm", 25, 15),
+            x("aten::add", 90, 10),
+            distributedInfo={"rank": 0, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]},
+        )
+    )
+    calls = own.calls
+    assert (calls.kinds, calls.group, calls.members) == (("all_reduce",), ("host",), ((0, 1),))
+    assert (calls.bytes.tolist(), calls.group_size.tolist(), calls.step.tolist()) == ([120], [2], [0])
+    assert (calls.issued.tolist(), calls.start.tolist(), calls.end.tolist()) == ([20_000], [30_000], [80_000])
+    steps = own.steps
+    assert steps.compute_ns.tolist() == [45_000]
+    assert steps.exposed_communication_ns.tolist() == [40_000]
+    assert steps.host_ns.tolist() == [15_000]
+    assert own.overlap == pytest.approx(0.2)
+
+
+def test_an_open_message_that_nobody_waits_for_is_the_hosts_time():
+    own = activity(
+        trace(
+            step(1, 0, 100),
+            x("aten::mm", 0, 20),
+            x("gloo:recv", 20, 75, "user_annotation", tid=9),
+            x("aten::mm", 50, 20),
+            x("aten::mm", 97, 3),
+        )
+    )
+    # Between 20 and 50 nothing ends: Python ran. Between 70 and 97 the thread may have waited for the end at 95.
+    assert own.steps.exposed_communication_ns.tolist() == [25_000]
+    assert own.steps.host_ns.tolist() == [32_000]
+    assert own.exposed_communication_ns == 55_000
+
+
+def test_reduce_scatter_of_gloo_is_an_all_reduce_that_an_operator_explains():
+    scatter = {"Input Dims": [[5], [10]], "Input type": ["float", "float"]}
+    own = activity(
+        trace(
+            step(1, 0, 100),
+            x("c10d::_reduce_scatter_base_", 0, 5, **scatter),
+            x("gloo:all_reduce", 10, 20, "user_annotation", tid=9),
+            x("c10d::send", 40, 5, **{"Input Dims": [[[4]]], "Concrete Inputs": ["", "", "3", "0"]}),
+            x("gloo:send", 45, 5, "user_annotation"),
+        )
+    )
+    assert own.calls.kinds == ("reduce_scatter", "send")
+    assert own.calls.bytes.tolist() == [40, -1], "the type of what is sent is not said"
+    assert own.calls.peer.tolist() == [-1, 3]
+
+
+def test_threads_may_begin_calls_in_another_order():
+    def issue(ts, size):
+        return x("c10d::allreduce_", ts, 2, **{"Input Dims": [[[size]]], "Input type": ["TensorList"]})
+
+    def run(ts, size, tid):
+        args = {"Input Dims": [[size]], "Input type": ["double"]}
+        return x("gloo:all_reduce", ts, 10, "user_annotation", tid=tid, **args)
+
+    own = activity(trace(step(1, 0, 100), issue(0, 3), issue(5, 4), run(20, 4, 8), run(21, 3, 9)))
+    assert own.calls.bytes.tolist() == [24, 32]
+    assert own.calls.start.tolist() == [21_000, 20_000]
+    assert own.calls.issued.tolist() == [0, 5_000]
+
+
+def test_functional_collectives_name_their_group():
+    called = {"Concrete Inputs": ["", "sum", "7"], "Input Dims": [[4]], "Input type": ["float"]}
+    own = activity(
+        trace(
+            step(1, 0, 100),
+            x("_c10d_functional::all_reduce", 0, 30, **called),
+            x("c10d::allreduce_", 5, 5),
+            x("gloo:all_reduce", 12, 10, "user_annotation", tid=9),
+            distributedInfo={
+                "rank": 0,
+                "pg_config": [{"pg_name": "7", "ranks": [0, 2]}, {"pg_name": "0", "ranks": [0]}],
+            },
+        )
+    )
+    assert (own.calls.group, own.calls.members) == (("7",), ((0, 2),))
+
+
+def test_the_classes_of_steps_add_up_in_every_recording():
+    for path in sorted(DATA.glob("*.json.gz")):
+        steps = activity(read(path)).steps
+        parts = steps.compute_ns + steps.input_ns + steps.host_ns + steps.exposed_copies_ns
+        assert (parts + steps.exposed_communication_ns == steps.window_ns).all(), path
+        assert (sum(steps.account.values()) == steps.window_ns).all(), path
+
+
+def test_an_activity_is_small_and_can_be_sent():
+    whole = read(DATA / "device_rank0.json.gz")
+    own = activity(whole)
+    sent = pickle.dumps(own)
+    assert len(sent) < 20_000
+    again = pickle.loads(sent)
+    assert again.calls.kinds == own.calls.kinds
+    assert (again.steps.compute_ns == own.steps.compute_ns).all()
+    assert own.overlap == communication_overlap(whole)
+
+
+def test_recorded_gloo_ranks():
+    for number in range(2):
+        own = activity(read(DATA / f"gloo_rank{number}.json.gz"))
+        assert (own.rank, own.world_size, own.on_device) == (number, 2, False)
+        # Four layers of 128 x 128 weights and 128 biases, in buckets of two: 2 x 2 x 16512 floats a step.
+        assert [(each.kind, each.calls) for each in own.traffic] == [("all_reduce", (2, 2, 2, 2))]
+        assert own.traffic[0].bytes == (264_192,) * 4

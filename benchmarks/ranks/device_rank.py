@@ -1,7 +1,7 @@
 """A rank with a device: kernels in streams, and collectives of NCCL.
 
-An operator launches a kernel and returns, a collective is a kernel of a stream of its own, and `wait` lets the stream of
-kernels wait.
+An operator launches a kernel and returns, a collective is a kernel of a stream of its own, and `wait` lets the stream
+of kernels wait.
 """
 
 from __future__ import annotations

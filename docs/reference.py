@@ -54,6 +54,11 @@ MARKER: dict[str, tuple[str, str]] = {
     "steps": ("int", "Timed steps per process (40)."),
     "repeats": ("int", "Number of processes that measure a test: 10 for a recording, 1 before paired rounds."),
     "threads": ("int", "Intra-op threads of a measured process (1)."),
+    "ranks": (
+        "int or list of int",
+        "Processes that run the step together: see [Distributed steps](../how-to/distributed.md). A list as `scaling`.",
+    ),
+    "backend": ("str", 'Backend of the process group (`"nccl"` with CUDA, else `"gloo"`).'),
     "seed": ("int", "Seed of Python, numpy and torch before each call of `perf` (0)."),
     "timeout": ("float", "Seconds that one process may take (600)."),
     "resolution": (

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_perfdl.config import options, perf_items, settings, short_names
-from pytest_perfdl.config.marker import KEYWORDS, parametrize
+from pytest_perfdl.config.marker import KEYWORDS, marked_backend, parametrize
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.system import pytest_internals
 
@@ -130,7 +131,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if host is not None:
         from pytest_perfdl.measure.prepare import prepare
 
-        prepare(host.plan)
+        prepare(host.plan, host.rank_timeout)
+    elif item.config.stash.get(SESSION, None) is None:
+        backend = marked_backend(item, short_names.markers(item.config))
+        if backend is not None:
+            from pytest_perfdl.measure import process_group
+
+            process_group.join_alone(backend)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    finally:
+        process_group = sys.modules.get("pytest_perfdl.measure.process_group")
+        if process_group is not None:
+            process_group.leave()
 
 
 @pytest.fixture

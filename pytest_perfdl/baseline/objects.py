@@ -95,7 +95,8 @@ class Objects:
         Raises
         ------
         BaselineError
-            When the address holds a password, or what it needs is not installed.
+            When the address holds a password or names no bucket, is one that nothing can be written to, or what it
+            needs is not installed.
         """
         protocol, _, rest = url.partition("://")
         if ("@" in rest.partition("/")[0] and protocol != "hf") or "?" in rest:
@@ -103,6 +104,14 @@ class Objects:
                 f"{_harmless(url)} contains credentials or a query: remove them, and set credentials in the "
                 "environment or in the configuration files of the service"
             )
+        if protocol in ("http", "https"):
+            # Besides, fsspec lists a server that cannot be reached as if it were empty.
+            raise BaselineError(
+                f"{_harmless(url)} cannot be written, and a web server does not list its files: name a store such as "
+                "s3://bucket/baselines, or a directory"
+            )
+        if not rest.strip("/"):
+            raise BaselineError(f"{_harmless(url)} names no bucket: expected an address such as s3://bucket/baselines")
         try:
             from fsspec.core import url_to_fs
         except ImportError:

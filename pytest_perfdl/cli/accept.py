@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.cli.common import add_note, note_of, say
+from pytest_perfdl.cli.common import add_note, note_of, run_file, say
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
 from pytest_perfdl.model.errors import CommandError
@@ -28,8 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dir(parser)
     parser.add_argument(
         "run",
-        type=Path,
-        help="run.json file of a report; traces in the report's traces/ folder are stored with the baselines",
+        metavar="RUN.json",
+        type=run_file,
+        help="run.json file of a report, or the folder of the report; traces in its traces/ folder are stored with the "
+        "baselines",
     )
     parser.add_argument("-k", metavar="TEXT", default="", help="accept only tests whose id contains TEXT")
     parser.add_argument(

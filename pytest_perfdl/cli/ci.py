@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from pytest_perfdl.cli.common import Parser, say
+from pytest_perfdl.cli.common import Parser, run_file, say
 from pytest_perfdl.model.errors import ApiError, CommandError
 from pytest_perfdl.model.visible import visible
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", metavar="RUN.json", type=Path, help="run.json file of a report, or the folder of the report"
+        "run", metavar="RUN.json", type=run_file, help="run.json file of a report, or the folder of the report"
     )
 
 
@@ -81,7 +81,7 @@ def _outputs(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report.reading import read_run
     from pytest_perfdl.results.verdict import VERDICTS
 
-    path = _run_file(arguments)
+    path: Path = arguments.run
     measured = read_run(path, path.parent)
     counts = {**dict.fromkeys(VERDICTS, 0), **measured.counts()}
     say(f"report={path.parent.resolve()}")
@@ -94,7 +94,7 @@ def _comment(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.ci import comment, job
     from pytest_perfdl.report.reading import read_run
 
-    path = _run_file(arguments)
+    path: Path = arguments.run
     told = job.event()
     name = arguments.repo or job.repository()
     body = comment.text(
@@ -152,8 +152,3 @@ def _notice(why: str) -> int:
     else:
         say(f"no comment: {why}")
     return 0
-
-
-def _run_file(arguments: argparse.Namespace) -> Path:
-    path: Path = arguments.run
-    return path / "run.json" if path.is_dir() else path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -100,6 +101,14 @@ def _files(store: Store) -> Iterator[tuple[Path, bytes]]:
 def shown(path: Path) -> str:
     """A path as people would type it here."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def run_file(text: str) -> Path:
+    """The run file that an argument of a command names: itself, or that of a report's folder."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) and not Path(text).exists():
+        raise argparse.ArgumentTypeError(f"{visible(text)} is a URL: download the run file first, and name the copy")
+    path = Path(text)
+    return path / "run.json" if path.is_dir() else path
 
 
 def add_note(parser: argparse.ArgumentParser) -> None:

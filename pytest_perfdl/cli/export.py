@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import say
+from pytest_perfdl.cli.common import run_file, say
 from pytest_perfdl.model.errors import CommandError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     parser.add_argument(
-        "run", metavar="RUN.json", type=Path, help="run.json file of a report, or the folder of the report"
+        "run", metavar="RUN.json", type=run_file, help="run.json file of a report, or the folder of the report"
     )
     parser.add_argument(
         "--format",
@@ -38,8 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report.openmetrics import to_openmetrics
     from pytest_perfdl.report.reading import read_run
 
-    path = arguments.run / "run.json" if arguments.run.is_dir() else arguments.run
-    measured = read_run(path, path.parent)
+    measured = read_run(arguments.run, arguments.run.parent)
     ending = "" if arguments.out is None else arguments.out.suffix.lower().removeprefix(".")
     form = arguments.format or (ending if ending in ("csv", "parquet") else "openmetrics")
     if form == "parquet":

@@ -11,15 +11,15 @@ import argparse
 import os
 from pathlib import Path
 
-from pytest_perfdl.cli.common import say, width
-from pytest_perfdl.cli.report import run_file, say_written
+from pytest_perfdl.cli.common import run_file, say, width
+from pytest_perfdl.cli.report import say_written
 from pytest_perfdl.model.errors import CommandError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     parser.add_argument(
-        "runs", metavar="RUN", type=Path, nargs="+", help="run.json file of a shard, or the folder of its report"
+        "runs", metavar="RUN", type=run_file, nargs="+", help="run.json file of a shard, or the folder of its report"
     )
     parser.add_argument(
         "-o",
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report.reading import read_run
     from pytest_perfdl.report.terminal import summary_lines
 
-    files = list(dict.fromkeys(run_file(path) for path in arguments.runs))
+    files = list(dict.fromkeys(arguments.runs))
     folder: Path = arguments.output
     for path in files:
         if path.parent.resolve() == folder.resolve():

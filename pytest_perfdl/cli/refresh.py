@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.cli.common import add_note, note_of, print_json, say, shown
+from pytest_perfdl.cli.common import add_note, note_of, print_json, run_file, say, shown
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
 from pytest_perfdl.model.errors import BaselineError, CommandError, TraceError
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs",
         metavar="RUN",
         nargs="+",
-        type=Path,
+        type=run_file,
         help="run.json file of a report, or the report's folder; runs are ordered by their dates",
     )
     parser.add_argument("-k", metavar="TEXT", default="", help="refresh only tests whose id contains TEXT")
@@ -80,8 +80,7 @@ def _measured(paths: Sequence[Path], text: str) -> dict[tuple[str, str], list[An
     from pytest_perfdl.refresh.measured import of_runs
     from pytest_perfdl.report.reading import read_run
 
-    files = [path / "run.json" if path.is_dir() else path for path in paths]
-    found = of_runs([(file, read_run(file, file.parent)) for file in files])
+    found = of_runs([(path, read_run(path, path.parent)) for path in paths])
     return {key: runs for key, runs in found.items() if text in key[0]}
 
 

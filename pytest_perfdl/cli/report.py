@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import say
+from pytest_perfdl.cli.common import run_file, say
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     parser.add_argument(
-        "runs", metavar="RUN.json", type=Path, nargs="+", help="run.json file of a report, or the folder of the report"
+        "runs",
+        metavar="RUN.json",
+        type=run_file,
+        nargs="+",
+        help="run.json file of a report, or the folder of the report",
     )
     parser.add_argument(
         "-o",
@@ -42,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.html is not None and arguments.out is not None:
         raise CommandError("--html and --out cannot be combined: remove one of them")
-    files = [run_file(path) for path in arguments.runs]
+    files: list[Path] = arguments.runs
     folder = arguments.out or (files[0].parent if len(files) == 1 else Path("perf-report"))
     whole = with_history([read_run(path, folder) for path in files])
     if arguments.html is not None:
@@ -51,11 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     say_written(write_all(whole))
     return 0
-
-
-def run_file(path: Path) -> Path:
-    """The run file that an argument names: itself, or the one in a folder."""
-    return path / "run.json" if path.is_dir() else path
 
 
 def say_written(written: Written) -> None:

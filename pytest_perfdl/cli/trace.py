@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,12 +21,14 @@ from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.overview.summary import TraceSummary
-    from pytest_perfdl.analysis.ranks import RankFigures
+    from pytest_perfdl.analysis.ranks import RankActivity, RankFigures
     from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.model.selection import Selection
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.trace import Trace
 
+_REPORTED = 2
+"""Ranks of which all are reported one by one; of more two are."""
 _LARGE = 64 * 2**20
 """Bytes on disk from which reading shows its progress."""
 
@@ -41,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained HTML report")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        type=Path,
+        help="write the traces of all ranks as one Chrome trace, on one clock; compressed if FILE ends in .gz",
+    )
     parser.add_argument(
         "--select",
         action="append",
@@ -65,47 +74,70 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
+    if arguments.trace is not None and len(arguments.files) < 2:
+        raise CommandError("--trace needs the traces of several ranks: a single trace is a Chrome trace already")
     try:
         selection = parse(arguments.select)
     except SelectionError as error:
         raise CommandError(f"--select {error}") from error
     peaks = parse_peaks(arguments.peaks)
     if len(arguments.files) > 1 and not arguments.advise:
-        summaries, across = _ranks(arguments.files, selection, peaks)
-        advised: list[Answers | None] = [None] * len(summaries)
+        found = _ranks(arguments.files, selection, peaks)
     else:
-        summaries, across, advised = _traces(arguments.files, selection, peaks, advise=arguments.advise)
+        found = _traces(arguments.files, selection, peaks, advise=arguments.advise)
+    summaries, across, advised = found.summaries, found.across, found.advised
     for summary in summaries:
         for finding in summary.findings:
             say(f"perfdl trace: {visible(f'{summary.source}: {finding}')}", error=True)
     if arguments.html is not None:
         from pytest_perfdl.report.trace.html import write_page
 
-        write_page(arguments.html, summaries, across, selection, advised)
+        write_page(arguments.html, summaries, across, selection, advised, found.activities)
         say(f"wrote {arguments.html}", error=arguments.json)
+    if arguments.trace is not None:
+        if across is None:
+            raise CommandError("--trace needs several ranks: --select leaves one")
+        from pytest_perfdl.report.trace.chrome import write_merged
+
+        write_merged(arguments.trace, across, found.activities, found.traces())
+        say(f"wrote {arguments.trace}", error=arguments.json)
     if arguments.json:
         from pytest_perfdl.report.trace.json import to_json
 
         print_json(to_json(summaries, across, advised, selection))
-    elif arguments.html is None:
+    elif arguments.html is None and arguments.trace is None:
         from pytest_perfdl.report.trace import terminal
+        from pytest_perfdl.report.trace.ranks import reported
 
-        pages = [
-            terminal.report(summary, selection, arguments.top, width(), answers)
-            for summary, answers in zip(summaries, advised, strict=True)
+        pages = [] if across is None else [terminal.across_ranks(across, arguments.top, width())]
+        places = range(len(summaries)) if across is None else reported(across, _REPORTED)
+        pages += [
+            terminal.report(summaries[place], selection, arguments.top, width(), advised[place]) for place in places
         ]
-        if across is not None:
-            pages.append(terminal.across_ranks(across, width()))
+        if len(places) < len(summaries):
+            pages.append("Add --select rank=N for the report on another rank.")
         if not arguments.advise:
             pages.append("Add --advise to predict which optimizations make the step faster.")
         say("\n\n".join(pages))
     return 0
 
 
-def _ranks(
-    files: Sequence[str], selection: Selection, peaks: Peaks | None
-) -> tuple[list[TraceSummary], RankFigures | None]:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is said of the traces, and how to have them again; of several ranks in the order of their numbers."""
+
+    summaries: Sequence[TraceSummary]
+    advised: Sequence[Answers | None]
+    across: RankFigures | None
+    """`None` for one trace."""
+    activities: Sequence[RankActivity]
+    traces: Callable[[], Iterator[Trace]]
+    """The traces one after the other, the selected part."""
+
+
+def _ranks(files: Sequence[str], selection: Selection, peaks: Peaks | None) -> _Found:
     """What is said of the selected ranks of a job, each reduced on its own, several at a time."""
+    from pytest_perfdl.analysis.overview.selection import select
     from pytest_perfdl.analysis.ranks import compare
     from pytest_perfdl.analysis.ranks.compare import numbered
     from pytest_perfdl.cli.trace_processes import in_processes, read_in_processes, read_rank
@@ -115,26 +147,29 @@ def _ranks(
     found = read_in_processes(files, processes, one) if processes > 1 else list(map(one, files))
     numbers = numbered([each.rank for each in found])
     wanted = selection.numbers.get("rank")
-    chosen = [each for each, number in zip(found, numbers, strict=True) if not wanted or number in wanted]
+    chosen = sorted((number, place) for place, number in enumerate(numbers) if not wanted or number in wanted)
     if not chosen:
         raise CommandError(
             f"--select: nothing in the job is selected: the ranks of the job are {', '.join(map(str, sorted(numbers)))}"
         )
-    for each in chosen:
+    ranks = [found[place] for _, place in chosen]
+    for each in ranks:
         if each.problem:
             raise CommandError(f"--select: {each.problem}")
-    activities = [each.activity for each in chosen if each.activity is not None]
-    summaries = [each.summary for each in chosen if each.summary is not None]
-    return summaries, compare(activities) if len(activities) > 1 else None
+    activities = [each.activity for each in ranks if each.activity is not None]
+    return _Found(
+        [each.summary for each in ranks if each.summary is not None],
+        [None] * len(ranks),
+        compare(activities) if len(activities) > 1 else None,
+        activities,
+        lambda: (select(_read(files[place]), selection) for _, place in chosen),
+    )
 
 
-def _traces(
-    files: Sequence[str], selection: Selection, peaks: Peaks | None, *, advise: bool
-) -> tuple[list[TraceSummary], RankFigures | None, list[Answers | None]]:
+def _traces(files: Sequence[str], selection: Selection, peaks: Peaks | None, *, advise: bool) -> _Found:
     """The same of traces that are all in memory, as simulating them needs; and what would make the step faster."""
     from pytest_perfdl.analysis.overview.selection import of_ranks, select
     from pytest_perfdl.analysis.overview.summary import summarize
-    from pytest_perfdl.analysis.ranks import ranks
     from pytest_perfdl.model.errors import SelectionError
 
     traces = [_read(file) for file in files]
@@ -142,9 +177,17 @@ def _traces(
         traces = [select(trace, selection) for trace in of_ranks(traces, selection)]
     except SelectionError as error:
         raise CommandError(f"--select: {error}") from error
+    across, activities = None, []
+    if len(traces) > 1:
+        from pytest_perfdl.analysis.ranks import activity, compare, rank_numbers
+
+        numbers = rank_numbers(traces)
+        traces = [traces[place] for place in sorted(range(len(traces)), key=numbers.__getitem__)]
+        activities = [activity(trace) for trace in traces]
+        across = compare(activities)
     summaries = [summarize(trace, peaks) for trace in traces]
     advised = [_advised(trace, peaks) if advise else None for trace in traces]
-    return summaries, ranks(traces) if len(traces) > 1 else None, advised
+    return _Found(summaries, advised, across, activities, lambda: iter(traces))
 
 
 def _read(file: str) -> Trace:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import one_run, rewrite
 from pytest_perfdl.model.errors import CommandError, PerfdlError, SelectionError
+from pytest_perfdl.model.units import plural
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.overview.summary import TraceSummary
@@ -135,7 +136,7 @@ def read_in_processes(files: Sequence[str], processes: int, read_one: Callable[[
                 del running[ready]
                 process.join()
                 if shows:
-                    rewrite(f"reading {len(files)} traces: {len(found) / len(files):.0%}")
+                    rewrite(f"reading {plural(len(files), 'trace')}: {len(found) / len(files):.0%}")
     finally:
         for receiver, (process, _) in running.items():
             process.terminate()

@@ -158,14 +158,15 @@ def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, 
         graph = task_graph(trace)
         if not len(graph):
             raise CommandError(f"{trace.source} has no operators, runtime calls or kernels to simulate")
-        return _without_profiler(graph, arguments.step_time)
+        return graph
 
     if len(traces) == 1:
         (trace,) = traces
-        return graph_of(trace), trace.source or arguments.files[0], _arithmetic(trace, machine)
+        graph = _without_profiler(graph_of(trace), arguments.step_time)
+        return graph, trace.source or arguments.files[0], _arithmetic(trace, machine)
     if arguments.devices:
         raise CommandError("--devices needs the trace of a single rank: pass one trace file")
-    graph = job_graph(traces, graph_of)
+    graph = _without_profiler(job_graph(traces, graph_of), arguments.step_time)
     return graph, "ranks" if graph.job is None else f"ranks {listing(graph.job)}", None
 
 

@@ -39,6 +39,10 @@ class MarkerOptions:
     """Number of intra-op threads in a measured process."""
     loops: LoopCount | None = None
     """Calls of the function in one timed step, or "auto" for as many as take 100 us; times are reported per call."""
+    ranks: int | Sequence[int] | None = None
+    """Number of processes that run the step together; several numbers are the sizes of `scaling={"ranks": ...}`."""
+    backend: str | None = None
+    """Backend of the process group of the ranks; by default "nccl" with CUDA, else "gloo"."""
     seed: int | None = None
     """Seed of the random number generators."""
     timeout: float | None = None
@@ -70,10 +74,14 @@ class MarkerOptions:
                 merged[name] = {**merged.get(name, {}), **value} if isinstance(value, Mapping) else value
         if "tags" in merged:
             merged["tags"] = tuple(merged["tags"])
+        if isinstance(merged.get("ranks"), Sequence):
+            merged["scaling"] = {**merged.get("scaling", {}), RANKS: merged.pop("ranks")}
+        if merged.get("backend") and merged.get("ranks") is None and RANKS not in merged.get("scaling", {}):
+            raise ValueError("backend= is the backend of a process group: set ranks= as well")
         return cls(**merged)
 
-    def plan(self, settings: Settings) -> MeasurementPlan:
-        """The measurement plan: command line over marker over ini over built-in."""
+    def plan(self, settings: Settings, ranks: int | None = None) -> MeasurementPlan:
+        """The measurement plan: command line over marker over ini over built-in; `ranks` as `ranks_of` says."""
         from pytest_perfdl.model.record import MeasurementPlan
 
         def shape(name: str, default: int) -> int:
@@ -87,6 +95,8 @@ class MarkerOptions:
             steps=shape("steps", 40),
             threads=shape("threads", 1),
             seed=self.seed if self.seed is not None else 0,
+            ranks=ranks or 0,
+            backend=(self.backend or "") if ranks else "",
         )
 
     def repeats_for(self, settings: Settings, *, recording: bool) -> int:
@@ -101,8 +111,33 @@ class MarkerOptions:
         return settings.resolution if self.resolution is None else _percent("resolution", self.resolution)
 
 
+RANKS = "ranks"
+"""The axis of `scaling=` that is the number of ranks; other axes are arguments of the test only."""
 KEYWORDS = tuple(field.name for field in fields(MarkerOptions))
 """Names of the keywords."""
+
+
+def ranks_of(item: pytest.Item, options: MarkerOptions) -> int | None:
+    """The number of ranks of a test: a size of its curve over `ranks`, or the marker's; `None` without either."""
+    if RANKS in (options.scaling or {}):
+        size: int = getattr(getattr(item, "callspec", None), "params", {})[RANKS]
+        return size
+    return options.ranks if isinstance(options.ranks, int) else None
+
+
+def marked_backend(item: pytest.Item, markers: tuple[str, ...]) -> str | None:
+    """The backend of a test with ranks, empty for the usual one; `None` for a test without ranks.
+
+    Keywords are not validated, because the test is not measured.
+    """
+    found = None
+    for mark in marks(item, markers, KEYWORDS):
+        scaling = mark.kwargs.get("scaling")
+        if mark.kwargs.get("ranks") is not None or (isinstance(scaling, Mapping) and RANKS in scaling):
+            found = found or ""
+        if isinstance(mark.kwargs.get("backend"), str):
+            found = mark.kwargs["backend"] if found is not None else None
+    return found
 
 
 def parametrize(metafunc: pytest.Metafunc, markers: tuple[str, ...]) -> None:
@@ -121,6 +156,11 @@ def parametrize(metafunc: pytest.Metafunc, markers: tuple[str, ...]) -> None:
             except ValueError as error:
                 raise pytest.Collector.CollectError(f"@pytest.mark.{mark.name}: {error}") from None
             axes |= mark.kwargs["scaling"]
+        if isinstance(mark.kwargs.get("ranks"), Sequence):
+            axes[RANKS] = mark.kwargs["ranks"]
+    if RANKS in axes and RANKS not in metafunc.fixturenames:
+        # The number of processes is no argument of most tests.
+        metafunc.fixturenames.append(RANKS)
     for name, sizes in axes.items():
         metafunc.parametrize(name, list(sizes), ids=[f"{name}={size!r}" for size in sizes])
 
@@ -156,6 +196,20 @@ def _whole(least: int) -> Callable[[str, Any], None]:
     return check
 
 
+def _check_ranks(name: str, value: Any) -> None:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        _check_scaling("scaling", {RANKS: value})
+        for number in value:
+            _whole(1)(name, number)
+        return
+    _whole(1)(name, value)
+
+
+def _check_backend(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name}= must be a backend of torch.distributed, such as 'gloo' or 'nccl', got {value!r}")
+
+
 def _check_loops(name: str, value: Any) -> None:
     if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise ValueError(f"{name}= must be an integer of at least 1 or 'auto', got {value!r}")
@@ -188,6 +242,8 @@ _CHECKS: dict[str, Callable[[str, Any], object]] = {
     "steps": _whole(2),
     "repeats": _whole(1),
     "threads": _whole(1),
+    "ranks": _check_ranks,
+    "backend": _check_backend,
     "loops": _check_loops,
     "seed": _whole(0),
     "timeout": _check_seconds,

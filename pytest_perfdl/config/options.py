@@ -162,6 +162,36 @@ OPTIONS: tuple[Option, ...] = (
         default="600",
     ),
     Option(
+        "--perf-launch",
+        "command that starts the launcher of the ranks of tests with `ranks=`, such as `srun --nodes=2` on a cluster; "
+        "the command line of `torch.distributed.run` follows it",
+        ini="perf_launch",
+        metavar="COMMAND",
+        default="none",
+    ),
+    Option(
+        "--perf-nodes",
+        "number of machines that the ranks of a test are divided among; --perf-launch must start one launcher on each",
+        ini="perf_nodes",
+        metavar="N",
+        default="1",
+    ),
+    Option(
+        "--perf-rendezvous",
+        "address at which the launchers of several machines meet: a host of the job and a free port",
+        ini="perf_rendezvous",
+        metavar="HOST:PORT",
+        default="a free port of this machine",
+    ),
+    Option(
+        "--perf-rank-timeout",
+        "end a test with `ranks=` if none of its ranks finishes a step for so many seconds; outside of the steps, "
+        "ranks have a minute at least",
+        ini="perf_rank_timeout",
+        metavar="SECONDS",
+        default="120",
+    ),
+    Option(
         "--perf-against",
         "compare with this git revision instead of recorded baselines; the revision and the working tree are "
         "measured in paired rounds on this machine",

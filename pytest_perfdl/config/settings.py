@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from pytest_perfdl.config.options import (
     option_value,
 )
 from pytest_perfdl.config.short_names import long_name, read_ini
+from pytest_perfdl.model.launch import Launch
 from pytest_perfdl.model.metrics import CONTEXT
 from pytest_perfdl.model.record import LoopCount, checked_note
 from pytest_perfdl.model.shard import Shard
@@ -65,6 +67,7 @@ class Settings:
     loops: LoopCount | None
     """Calls in a timed step, from ini, over which the marker takes precedence; `None` if not given."""
     timeout: float
+    launch: Launch
     against: str | None
     """Git revision to compare with, as given on the command line."""
     against_python: str | None
@@ -215,6 +218,7 @@ def resolve(config: pytest.Config) -> Settings:
         },
         loops=reader.loops("perf_loops"),
         timeout=reader.seconds("perf_timeout", 600.0),
+        launch=reader.launch(),
         against=against,
         # What the ini file says does not apply to runs that record baselines, or measure in this process.
         against_python=None if update is not None or isolate == "none" else reader.python(),
@@ -363,6 +367,26 @@ class _Reader:
         if not 0 < value < float("inf"):
             raise pytest.UsageError(f"{self._where(name)} = {text!r}: expected a number of seconds above 0")
         return value
+
+    def launch(self) -> Launch:
+        """How ranks are launched."""
+        nodes = _first(self.flag_number("perf_nodes", 1), self.ini_number("perf_nodes", 1), 1)
+        command, address = self.text("perf_launch", ""), self.text("perf_rendezvous", "")
+        try:
+            prefix = tuple(shlex.split(command))
+        except ValueError as error:
+            raise pytest.UsageError(f"{self._where('perf_launch')} = {command!r}: {error}") from None
+        host, colon, port = address.rpartition(":")
+        if address and not (host and colon and port.isdecimal() and 0 < int(port) < 2**16):
+            raise pytest.UsageError(
+                f"{self._where('perf_rendezvous')} = {address!r}: expected HOST:PORT, such as node0:29500"
+            )
+        if nodes > 1 and not (prefix and address):
+            raise pytest.UsageError(
+                f"{self._where('perf_nodes')} = {nodes}: several nodes also need --perf-launch, which starts a "
+                "launcher on each, and --perf-rendezvous, where the launchers meet"
+            )
+        return Launch(prefix, nodes, address, self.seconds("perf_rank_timeout", 120.0))
 
     def shard(self) -> Shard | None:
         """The part of the perf tests to measure; `None` if not given."""

@@ -80,7 +80,7 @@ def parse(data: bytes, name: str) -> tuple[Waiver, ...]:
     try:
         content = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise WaiverError(f"{name} is not valid TOML: {_cut(str(error))}") from None
+        raise WaiverError(f"{name} is not valid TOML: {_cut(str(error), 200)}") from None
     entries = content.pop("waiver", [])
     if content:
         raise WaiverError(f"{name}: unknown table or key {_cut(next(iter(content)))}: write every waiver as [[waiver]]")

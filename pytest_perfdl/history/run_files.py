@@ -21,6 +21,8 @@ MOST_FILES = 10_000
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://")
 """Also a chain of fsspec, such as `simplecache::s3://bucket/runs`, but no node id."""
 _SECRET = re.compile(r"(?<=//)[^/@\s]*@|[?#].*$", re.DOTALL)
+_BUCKETS = re.compile(r"(?:.*::)?(?:s3a?|gc?s)://[^/@]*@")
+"""A user name or a token before a bucket, which has none."""
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hf": "huggingface_hub", "abfs": "adlfs"}
 """Package that has the backend of a protocol."""
 
@@ -84,6 +86,11 @@ def _of_path(path: Path, skip: Skip) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_url(url: str, skip: Skip) -> Iterator[tuple[str, bytes]]:
+    if _BUCKETS.match(url):
+        raise HistoryError(
+            f"{plain(url)}: a bucket has no user name or password in its address: set credentials in the environment "
+            "or in the configuration files of the service"
+        )
     system, path = _opened(url)
     try:
         files = [path] if system.isfile(path) else sorted(str(each) for each in system.find(path))
@@ -92,7 +99,7 @@ def _of_url(url: str, skip: Skip) -> Iterator[tuple[str, bytes]]:
         # Each backend raises errors of its library.
         raise HistoryError(f"{plain(url)} cannot be listed: {_reason(error)}") from None
     if not files:
-        raise HistoryError(f"there is no run file at {plain(url)}")
+        raise HistoryError(f"there is no run file at {plain(url)}{_unreached(system, path)}")
     for file in _first(files, plain(url), skip):
         name = plain(str(system.unstrip_protocol(file)))
         try:
@@ -127,7 +134,17 @@ def _opened(url: str) -> tuple[Any, str]:
     return system, str(path)
 
 
-def _reason(error: Exception) -> str:
+def _unreached(system: Any, path: str) -> str:
+    """Why a place looks empty, if it could not be reached: web servers that are away are listed as empty."""
+    try:
+        system.info(path)
+    except Exception as error:
+        if error.__cause__ is not None and isinstance(error.__cause__, (OSError, TimeoutError)):
+            return f": {_reason(error.__cause__)}"
+    return ""
+
+
+def _reason(error: BaseException) -> str:
     """The first line of an error's text, without what a URL in it may hold."""
     lines = str(error).splitlines()
     return plain(lines[0])[:200] if lines else type(error).__name__

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_perfdl.diff.account import DRIFT_MAX, LEAST_SHARE_UNREPEATED, PYTHON, ROWS_FOR_DRIFT
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.counted import same
+from pytest_perfdl.judge.ranks import parts_of_ranks
 from pytest_perfdl.model.step_part import common_module, is_inside
 from pytest_perfdl.results.verdict import BreakdownRow, Cause, StepBreakdown
 from pytest_perfdl.stats.quantiles import student
@@ -97,21 +98,30 @@ def blame(new: Record, base: Record, *, counts_first: bool = False) -> tuple[Cau
     return tuple(pair.cause for pair, _ in named)
 
 
-def explained(rounds: Sequence[Round], rules: Rules = NO_RULES) -> dict[str, Diff]:
-    """What changed in each call, from the profiled steps of rounds; empty where a round has none."""
+def explained(
+    rounds: Sequence[Round], rules: Rules = NO_RULES, ranks: Mapping[str, int] | None = None
+) -> dict[str, Diff]:
+    """What changed in each call, from the profiled steps of rounds; empty where a round has none.
+
+    Parameters
+    ----------
+    ranks
+        Whose steps these are, by call, of tests with ranks.
+    """
     from pytest_perfdl.diff import diff, of_traces
 
     if not rounds or not all(each.parts_base and each.parts_head for each in rounds):
         return {}
+    base, head = (parts_of_ranks(rounds, side, ranks or {}) for side in ("base", "head"))
     return {
         call: diff(
-            of_traces("base", [each.parts_base[call] for each in rounds]),
-            of_traces("head", [each.parts_head[call] for each in rounds]),
+            of_traces("base", [each[call] for each in base]),
+            of_traces("head", [each[call] for each in head]),
             paired=True,
             rules=rules,
         )
-        for call in rounds[0].parts_head
-        if all(call in each.parts_base and call in each.parts_head for each in rounds)
+        for call in head[0]
+        if all(call in each for each in (*base, *head))
     }
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pytest_perfdl.analysis.account.parts import StepParts
     from pytest_perfdl.judge.work import StepWork
+    from pytest_perfdl.results.ranks import RankSide
 
 Order = Literal["base first", "head first"]
 Start = Literal["forked", "started"]
@@ -33,6 +34,15 @@ ONE_ORDER_ALPHA = 1e-4
 ALIKE = 2
 """Rounds with the same times on both sides that count as shared state if they are at least half of all: some
 may be a coarse clock's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProfiledRanks:
+    """The ranks of one process of a round."""
+
+    side: RankSide
+    parts: tuple[StepParts | None, ...]
+    """The breakdown of each rank's steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,9 @@ class Round:
     work_base: Mapping[str, StepWork] = field(default_factory=dict)
     """What the operators of the profiled steps had to do, by call."""
     work_head: Mapping[str, StepWork] = field(default_factory=dict)
+    ranks_base: Mapping[str, ProfiledRanks] = field(default_factory=dict)
+    """The ranks of the profiled steps, by call; empty without ranks."""
+    ranks_head: Mapping[str, ProfiledRanks] = field(default_factory=dict)
     start: Start = "started"
     core: int | None = None
     """The CPU that both were bound to while they warmed up and were timed; `None` where they were free."""

@@ -10,6 +10,7 @@ import numpy as np
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge import budget, waivers
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs, step_breakdown
+from pytest_perfdl.judge.ranks import blamed_on, comparisons, explaining
 from pytest_perfdl.judge.round_data import head_second, values
 from pytest_perfdl.judge.stopping_rule import Held, estimated
 from pytest_perfdl.judge.stored_repeats import of_environment
@@ -82,13 +83,15 @@ def settle(
     metrics = tuple(_settled(metric, new, base, verdicts, rounds, limits) for metric in found.metrics)
     settled = judgement(new, base, (*metrics, *waivers.of_rows(rows, limits)), None, "")
     doubts: tuple[Finding, ...] = ()
-    calls = explained(rounds, rules)
+    compared = comparisons(rounds)
+    calls = explained(rounds, rules, {call: explaining(each) for call, each in compared.items()})
     breakdowns = tuple(step_breakdown(call, each, rounds=settled.verdict in EXPLAINED) for call, each in calls.items())
-    settled = replace(settled, breakdowns=breakdowns)
+    settled = replace(settled, breakdowns=breakdowns, ranks=tuple(compared.values()) or settled.ranks)
     if settled.verdict in EXPLAINED and calls:
         timed = {call: change for call in calls if (change := _timed_change(call, settled.metrics, CERTAIN))}
         leaning = {call: change for call in calls if (change := _timed_change(call, settled.metrics))}
         blamed = of_diffs(calls, timed, leaning=leaning, counts_first=not timed_moved(settled.metrics))
+        blamed = blamed_on(blamed, compared)
         # Where no part of the profiled steps changed for certain, what the first repeat saw is better than nothing.
         settled = replace(settled, blame=blamed or settled.blame)
         doubts = tuple(

@@ -9,7 +9,7 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,7 +115,8 @@ class Load:
     others_s: float
     """What others used of the CPUs that this process may run on, stolen time included."""
     helpers_s: float
-    """What the step's own helpers used: this process group's processes and threads but the step's thread."""
+    """What the step's own helpers used: the processes and threads of this process group, and of those of other ranks
+    on this machine, but the step's thread."""
 
     @classmethod
     def joined(cls, parts: Sequence[Load | None]) -> Load | None:
@@ -160,8 +161,14 @@ class Busy:
     thread_s: float
 
     @classmethod
-    def now(cls) -> Busy | None:
-        """Read them; `None` where there are none (not Linux)."""
+    def now(cls, groups: Collection[int] = ()) -> Busy | None:
+        """Read them; `None` where there are none (not Linux).
+
+        Parameters
+        ----------
+        groups
+            Process groups that work for the step; by default this process's.
+        """
         allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
         total = 0
         try:
@@ -171,7 +178,11 @@ class Busy:
         except (OSError, ValueError, IndexError):
             return None
         ticks = os.sysconf("SC_CLK_TCK")
-        return cls(time.monotonic(), total / ticks, _group_ticks() / ticks, time.thread_time()) if total else None
+        return (
+            cls(time.monotonic(), total / ticks, _group_ticks(groups or (os.getpgrp(),)) / ticks, time.thread_time())
+            if total
+            else None
+        )
 
     def since(self, before: Busy | None) -> Load | None:
         """Who used what between two moments."""
@@ -185,16 +196,16 @@ class Busy:
         )
 
 
-def _group_ticks() -> int:
-    """CPU time of every process in this process group, ended children included."""
-    group, total = os.getpgrp(), 0
+def _group_ticks(groups: Collection[int]) -> int:
+    """CPU time of every process in these process groups, ended children included."""
+    total = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             # The name, in parentheses, may hold anything; the fields behind it are numbers.
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[2]) == group:
+        if int(fields[2]) in groups:
             total += sum(map(int, fields[11:15]))
     return total
 

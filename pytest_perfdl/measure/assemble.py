@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.machine.utilization import NO_LIMITS, mix_of
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
+from pytest_perfdl.measure.ranks import metrics as rank_metrics
+from pytest_perfdl.measure.ranks import traffic
 from pytest_perfdl.measure.step_utilization import step_utilization
 from pytest_perfdl.model.metrics import GROWTH, METRICS, better
 from pytest_perfdl.model.record import (
@@ -262,7 +264,8 @@ def _timed_values(
     if result.info.items is not None:
         found["throughput"] = result.info.items * 1e9 / max(_block_time(result), 1.0)
     used = step_utilization(result, machine, found.get("step_time", found["block_time"]), mix)
-    return {**found, **used.values}
+    compared = {} if result.profiled is None else rank_metrics(result.profiled)
+    return {**found, **used.values, **compared}
 
 
 def _step_times(result: CallResult | SideResult) -> dict[str, float]:
@@ -289,14 +292,18 @@ def _step_times(result: CallResult | SideResult) -> dict[str, float]:
 
 
 def _counted_series(results: Sequence[CallResult]) -> dict[str, Series]:
-    def per_step(counts: tuple[int, ...] | None) -> float | None:
-        return None if counts is None else _mean(counts)
+    def per_step(result: CallResult, name: str) -> float | None:
+        """The mean of what the profiled steps count, all ranks together."""
+        counts = [getattr(each, name) for each in result.profiled.ranks or (result.profiled,)]
+        return None if None in counts else sum(map(_mean, counts))
 
     measures: dict[str, Callable[[CallResult], float | None]] = {
-        "ops": lambda result: per_step(result.profiled.op_counts),
-        "kernels": lambda result: per_step(result.profiled.kernel_counts),
-        "launches": lambda result: per_step(result.profiled.launch_counts),
-        "h2d_bytes": lambda result: per_step(result.profiled.h2d_bytes),
+        "ops": lambda result: per_step(result, "op_counts"),
+        "kernels": lambda result: per_step(result, "kernel_counts"),
+        "launches": lambda result: per_step(result, "launch_counts"),
+        "h2d_bytes": lambda result: per_step(result, "h2d_bytes"),
+        "collectives": lambda result: traffic(result.profiled).get("collectives"),
+        "collective_bytes": lambda result: traffic(result.profiled).get("collective_bytes"),
         "flops": lambda result: result.counted.flops,
         "allocations": lambda result: result.counted.allocations,
         "alloc_bytes": lambda result: result.counted.alloc_bytes,

@@ -21,6 +21,7 @@ from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, RowKind, S
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.parts import StepParts
+    from pytest_perfdl.analysis.ranks import RankActivity, RankFigures, Traffic
 
 BLOCKS = 4
 """Timed blocks in a repeat; the device is synchronized only between them."""
@@ -108,6 +109,8 @@ class Profile:
     """Whether the answer holds the steps' parts too."""
     stacks: bool = False
     """Whether Python's frames are recorded, which says lines and functions and distorts times."""
+    ranks: bool = False
+    """Whether the process is one of several ranks, which are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +197,8 @@ class Timed:
     surroundings: Surroundings = field(default_factory=Surroundings)
     findings: tuple[Finding, ...] = ()
     loops: int = 1
+    ranks: tuple[Timed, ...] = ()
+    """Every rank's own; empty without ranks, where this is the only one."""
 
     def per_step(self, field: str) -> float:
         """Mean over the calls of a total that each block has."""
@@ -233,6 +238,19 @@ class Profiled:
     """What the operators of all steps together had to do, and how long they took."""
     device: Mapping[str, float] = field(default_factory=dict)
     """How well the steps use the device, shares by name of metric; empty without one."""
+    activity: RankActivity | None = None
+    """What this rank contributes to the comparison of the ranks; `None` without ranks, and once they are compared."""
+    traffic: tuple[Traffic, ...] | None = None
+    """Calls and bytes of its communication; `None` without ranks."""
+    classes: Mapping[str, float] = field(default_factory=dict)
+    """What a step of a rank spends on "compute", "input", "host" and "communication" that nothing hides, mean
+    nanoseconds; empty without ranks."""
+    delay_ns: tuple[int, ...] = ()
+    """Of each step, how long its thread waited for a CPU that other processes used."""
+    ranks: tuple[Profiled, ...] = ()
+    """Every rank's own; empty without ranks."""
+    figures: RankFigures | None = None
+    """The comparison of the ranks; `None` without ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +319,8 @@ class ExplainedResult:
 
     call: str
     parts: StepParts | None
+    ranks: tuple[StepParts | None, ...] = ()
+    """Every rank's own; empty without ranks."""
 
 
 def one_repeat(
@@ -341,7 +361,7 @@ def one_repeat(
     assert isinstance(timed, Timed)
     if pace.note:
         timed = replace(timed, findings=(*timed.findings, Finding("note", "reduced", _named(info, pace.note))))
-    profiled = yield Profile(sizes.profiled, period, scratch, exemplar=True)
+    profiled = yield Profile(sizes.profiled, period, scratch, exemplar=True, ranks=bool(plan.ranks))
     assert isinstance(profiled, Profiled)
     counted = yield Count(period, scratch, flops=flops, exemplar=profiled.exemplar)
     compiled = yield Finish()
@@ -395,7 +415,9 @@ def one_side(
     profile: Profiled | None = None
     if profiled:
         yield None
-        seen = yield Profile(sizes.profiled, period, scratch, exemplar=False, last=True, parts=True)
+        seen = yield Profile(
+            sizes.profiled, period, scratch, exemplar=False, last=True, parts=True, ranks=bool(plan.ranks)
+        )
         assert isinstance(seen, Profiled)
         profile = seen
     yield None
@@ -425,10 +447,12 @@ def explanation(
     number = yield from _loops(info, loops)
     yield _settle(full(plan, period, TURNS), info, pace, number)
     kept = math.ceil(EXPLAINED_STEPS / period) * period
-    profiled = yield Profile(kept, period, scratch, exemplar=False, last=True, parts=True, stacks=True)
+    profiled = yield Profile(
+        kept, period, scratch, exemplar=False, last=True, parts=True, stacks=True, ranks=bool(plan.ranks)
+    )
     yield Finish()
     assert isinstance(profiled, Profiled)
-    return ExplainedResult(info.name, profiled.parts)
+    return ExplainedResult(info.name, profiled.parts, tuple(rank.parts for rank in profiled.ranks))
 
 
 def _loops(info: CallInfo, loops: Loops | None) -> Generator[Command, Reply, int]:

@@ -28,6 +28,7 @@ class LocalHost:
 
     side = ""
     inject = 0.0
+    rank_timeout = None
 
     def show(self, name: str, **seen: object) -> None:
         """Of no use: nothing is forked or pinned."""
@@ -51,6 +52,9 @@ class LocalHost:
             self._command = self._script.send(reply)
         except StopIteration as stop:
             self._calls.append(stop.value)
+
+    def step_done(self) -> None:
+        """Of no use: there are no ranks that could hang."""
 
     def send_metric(self, call: str, name: str, value: float, unit: str, better: Better) -> None:
         """Keep a metric of the author's own."""

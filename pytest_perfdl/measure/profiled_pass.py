@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import resource
 import shutil
 import uuid
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_perfdl.machine import state
+from pytest_perfdl.measure import process_group
 from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
 from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.measure.optional import Optional
@@ -24,6 +26,7 @@ from pytest_perfdl.system.folders import delete_file
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import ProfileTables
     from pytest_perfdl.analysis.account.parts import StepParts
+    from pytest_perfdl.analysis.ranks import RankActivity
     from pytest_perfdl.machine.utilization import OperatorWork
     from pytest_perfdl.measure.steps import Aside
     from pytest_perfdl.trace import Trace
@@ -43,6 +46,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     from pytest_perfdl.analysis.account.parts import step_parts, without_delays
     from pytest_perfdl.analysis.efficiency.roofline import step_work
     from pytest_perfdl.analysis.overview.device_utilization import device_utilization
+    from pytest_perfdl.analysis.ranks import activity
     from pytest_perfdl.trace import exemplar
 
     path = Path(command.scratch) / f"profile-{uuid.uuid4().hex}.json"
@@ -72,6 +76,10 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         with Optional("no-work", "the FLOPs and bytes of operators", notes):
             work = step_work(trace)
             used = device_utilization(trace)
+        own: RankActivity | None = None
+        if command.ranks:
+            with Optional("no-ranks", "the comparison of the ranks", notes):
+                own = activity(trace)
     finally:
         delete_file(path, Path(command.scratch))
     device = uses_device()
@@ -89,7 +97,23 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         parts=parts,
         work=work,
         device=used,
+        activity=own,
+        traffic=None if own is None else own.traffic,
+        classes={} if own is None else _classes(own),
+        delay_ns=tuple(delays),
     )
+
+
+def _classes(own: RankActivity) -> dict[str, float]:
+    """What a step of a rank spends on, mean nanoseconds."""
+    steps = own.steps
+    times = {
+        "compute": steps.compute_ns,
+        "input": steps.input_ns,
+        "host": steps.host_ns,
+        "communication": steps.exposed_communication_ns,
+    }
+    return {name: float(ns.mean()) for name, ns in times.items() if len(ns)}
 
 
 def read_written(path: Path) -> Trace:
@@ -271,11 +295,21 @@ class _HostProfiler:
                     use_cpu=True, record_shapes=not self._memory, profile_memory=self._memory, with_stack=self._stacks
                 )
                 self._profiler.__enter__()
+            self._describe_ranks()
             # The first record takes milliseconds, which would be the first step's.
             with record_function(BEFORE_STEPS):
                 torch.empty(0)
         self._range = record_function(f"ProfilerStep#{self._index}")
         self._range.__enter__()
+
+    @staticmethod
+    def _describe_ranks() -> None:
+        """Write into the trace which rank this is, as torch.profiler does."""
+        import torch
+
+        described = process_group.described()
+        if described is not None:
+            torch.autograd._add_metadata_json("distributedInfo", json.dumps(described))  # type: ignore[attr-defined]
 
 
 def _findings(tables: ProfileTables, steps: int) -> Generator[Finding, None, None]:

@@ -29,6 +29,7 @@ from pytest_perfdl.measure.commands import (
     Time,
 )
 from pytest_perfdl.measure.injected_delay import Delay
+from pytest_perfdl.measure.process_group import ONE_PROCESS, Ranks
 from pytest_perfdl.measure.steps import NOTHING, Aside, Steps
 from pytest_perfdl.model.record import Finding
 
@@ -51,6 +52,10 @@ class Conversation(Protocol):
         """Answer the last command."""
         ...
 
+    def step_done(self) -> None:
+        """Note that a step of several ranks is over."""
+        ...
+
 
 class Program:
     """The steps of one `perf(...)` call, as commands ask for them.
@@ -68,6 +73,8 @@ class Program:
         What slows every step down on purpose once the warm-up is over; by default nothing does.
     threads
         Intra-op threads that times are kept under; by default nobody asks.
+    ranks
+        The other processes that run the step, which take as many steps as this one.
     finished
         Told when everything that was asked for has been measured.
     """
@@ -81,6 +88,7 @@ class Program:
         prepares: bool = False,
         delay: Delay | None = None,
         threads: int | None = None,
+        ranks: Ranks = ONE_PROCESS,
         finished: Callable[[Program], None] = lambda _: None,
     ) -> None:
         self._conversation = conversation
@@ -89,6 +97,7 @@ class Program:
         self._prepares = prepares
         self._delay = delay or Delay(0.0)
         self._threads = threads
+        self._ranks = ranks
         self._tell_finished = finished
         self.annotating = False
         """Whether the profiler is on; waiting and preparing are then annotated in the trace."""
@@ -134,9 +143,24 @@ class Program:
                     return
                 if self._reset is not None:
                     self._reset()
-                self._conversation.answer((yield from self._execute(command)))
+                self._ranks.barrier()
+                self._conversation.answer((yield from self._counted(self._execute(command))))
         finally:
             binding.free()
+
+    def _counted(self, steps: Generator[bool, Aside | None, Reply]) -> Generator[bool, Aside | None, Reply]:
+        """The same steps; where several ranks take them, each is counted, so that a rank that hangs is noticed."""
+        if self._ranks.world_size == 1:
+            return (yield from steps)
+        aside = None
+        while True:
+            try:
+                last = steps.send(aside)
+            except StopIteration as stop:
+                reply: Reply = stop.value
+                return reply
+            aside = yield last
+            self._conversation.step_done()
 
     def _other_threads(self) -> Iterator[Finding]:
         """A finding if the test changed the number of threads, which is part of the machine ID."""
@@ -158,7 +182,9 @@ class Program:
             return (yield from self._settle(command))
         if isinstance(command, Time):
             collect_garbage()
-            timing = timed_pass.run(command, iterates=self._iterates, prepares=self._prepares, loops=self._loops)
+            timing = timed_pass.run(
+                command, iterates=self._iterates, prepares=self._prepares, loops=self._loops, ranks=self._ranks
+            )
             helpers = Helpers.now()
             result = yield from self._delay.after_each(timing)
             children, threads = Helpers.now().since(helpers)
@@ -208,6 +234,7 @@ class Program:
         spent_ns = 0
         shortest = sys.maxsize
         spread = float("inf")
+        alone = self._ranks.world_size == 1
         with run_delay_reader() as run_delay_ns:
             while True:
                 compiled_before = compiled = compiling.events()
@@ -226,9 +253,10 @@ class Program:
                     shortest = min(shortest, taken)
                     if steps + len(durations) > 1 and compiled == before:
                         spent_ns += taken
-                        if shortest > command.longest_ns:
+                        if shortest > command.longest_ns and alone:
                             return Settled(steps + len(durations), settled=False, spread=float("inf"), step_ns=shortest)
-                    late = spent_ns > command.seconds * 1e9 and len(durations) % command.period == 0
+                    # Ranks agree at the ends of blocks only: between steps, it would change what overlaps.
+                    late = alone and spent_ns > command.seconds * 1e9 and len(durations) % command.period == 0
                 timed_pass.synchronize()
                 whole = perf_counter_ns() - block_start - setups
                 count = len(durations)
@@ -244,6 +272,8 @@ class Program:
                 settled = steps >= command.least and quiet and abs(spread) < SETTLED_WITHIN
                 if timed_pass.uses_device():
                     spent_ns += max(0, whole - sum(durations))
-                if settled or late or steps >= command.most or spent_ns > command.seconds * 1e9:
+                late = late or steps >= command.most or spent_ns > command.seconds * 1e9
+                settled, late = self._ranks.agree(every=settled, some=late or shortest > command.longest_ns)
+                if settled or late:
                     self._delay.fix(recent)
                     return Settled(steps, settled=settled, spread=spread, step_ns=int(statistics.median(later)))

@@ -6,6 +6,7 @@ On a device single steps are timed by events on the stream, which need no synchr
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Generator
 from time import perf_counter_ns
@@ -15,7 +16,9 @@ from pytest_perfdl.machine import reference_load, state
 from pytest_perfdl.measure import compiling
 from pytest_perfdl.measure.commands import Block, Time, Timed
 from pytest_perfdl.measure.optional import Optional
+from pytest_perfdl.measure.process_group import ONE_PROCESS, Ranks
 from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.units import plural
 from pytest_perfdl.stats.quantiles import quantile
 
 if TYPE_CHECKING:
@@ -94,8 +97,12 @@ class _DeviceClock:
         return []
 
 
-def run(command: Time, *, iterates: bool, prepares: bool, loops: int = 1) -> Generator[bool, Aside | None, Timed]:
+def run(
+    command: Time, *, iterates: bool, prepares: bool, loops: int = 1, ranks: Ranks = ONE_PROCESS
+) -> Generator[bool, Aside | None, Timed]:
     """Time `blocks` blocks of `block` steps, each of `loops` calls, between two looks at the machine.
+
+    Ranks begin every block together, and wait for each other when it is over; each one's time of the block is its own.
 
     See `Program` for the flags.
     """
@@ -106,11 +113,12 @@ def run(command: Time, *, iterates: bool, prepares: bool, loops: int = 1) -> Gen
     delays: list[int] = []
     blocks = []
     compiled_before = compiling.compilations()
-    busy_before, state_before = state.Busy.now(), state.State.now()
+    busy_before, state_before = state.Busy.now(ranks.groups), state.State.now()
     with state.run_delay_reader() as run_delay_ns:
         for number in range(1, command.blocks + 1):
             asides: list[Aside | None] = []
             synchronize()
+            ranks.barrier()
             clock = _clock(run_delay_ns, synchronized=prepares)
             before = state.Usage.now()
             clock.mark()
@@ -121,6 +129,7 @@ def run(command: Time, *, iterates: bool, prepares: bool, loops: int = 1) -> Gen
                 clock.mark()
             synchronize()
             after = state.Usage.now()
+            ranks.barrier()
             setups = [aside.setup_ns if aside else 0 for aside in asides]
             blocks.append(
                 Block(
@@ -135,8 +144,9 @@ def run(command: Time, *, iterates: bool, prepares: bool, loops: int = 1) -> Gen
             steps += [taken - setup for taken, setup in zip(clock.durations_ns(), setups, strict=True)]
             waits += [aside.wait_ns if aside else 0 for aside in asides]
             delays += clock.delays_ns()
+    notes += _oversubscribed(len(ranks.groups))
     surroundings = state.State.now().since(state_before)
-    busy = state.Busy.now()
+    busy = state.Busy.now(ranks.groups)
     return Timed(
         step_ns=tuple(steps),
         wait_ns=tuple(waits) if iterates else (),
@@ -151,6 +161,18 @@ def run(command: Time, *, iterates: bool, prepares: bool, loops: int = 1) -> Gen
         findings=tuple(notes),
         loops=loops,
     )
+
+
+def _oversubscribed(ranks: int) -> list[Finding]:
+    """A note if the ranks on this machine have more threads than there are CPUs for them."""
+    torch = sys.modules.get("torch")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = 1 if torch is None else torch.get_num_threads()
+    if ranks * threads <= cores:
+        return []
+    each = f" with {plural(threads, 'thread')} each" if threads > 1 else ""
+    text = f"{plural(ranks, 'rank')}{each} share {plural(cores, 'CPU')}, so their times include waiting for a CPU"
+    return [Finding("note", "oversubscribed", text)]
 
 
 def _reference_ns(wanted: bool, notes: list[Finding]) -> tuple[int, ...]:

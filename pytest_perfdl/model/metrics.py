@@ -149,9 +149,28 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
         label="share of communication that overlaps",
     ),
     "exposed_communication": _share(
-        "communication that does not overlap with computation, relative to the device span",
+        "communication that does not overlap with computation, relative to the device span, or for ranks on CPUs "
+        "to the profiled steps",
         "lower",
         label="share of time with exposed communication",
+    ),
+    "rank_spread": TimedMetric(
+        "difference per step between the ranks with the most and the least own work; own work is the step less the "
+        "waiting for other ranks",
+        label="spread of own work over the ranks per step",
+    ),
+    "collective_wait": TimedMetric(
+        "time per step in which a rank waits in a collective for the rank that comes last, and computes nothing; mean "
+        "over the ranks",
+        label="waiting for other ranks per step",
+    ),
+    "bus_bandwidth": TimedMetric(
+        "bytes per second over the slowest link during collectives, as nccl-tests define it; waiting for other ranks "
+        "is left out",
+        "B/s",
+        "higher",
+        is_utilization=True,
+        label="bandwidth of collectives",
     ),
     "ops": CountedMetric(
         "number of operator calls per step, with those that other operators make", label="operator calls per step"
@@ -189,6 +208,14 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
         label="memory that every step leaves allocated",
     ),
     "h2d_bytes": CountedMetric("bytes copied to the device per step", "B", label="bytes copied to the device per step"),
+    "collectives": CountedMetric(
+        "number of collectives and messages per step, all ranks together", label="collectives per step"
+    ),
+    "collective_bytes": CountedMetric(
+        "bytes of the collectives and messages per step, all ranks together; as nccl-tests count them",
+        "B",
+        label="bytes of collectives per step",
+    ),
     "recompiles": CountedMetric(
         "recompilations in the timed steps",
         per_step=False,

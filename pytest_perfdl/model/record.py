@@ -51,6 +51,10 @@ class MeasurementPlan:
 
     Also 1 where `loops="auto"` found that one call is long enough: later runs then need not decide again.
     """
+    ranks: int = 0
+    """Processes that run the step together, as ranks of a process group; 0 without a process group."""
+    backend: str = ""
+    """Backend of the process group, such as "gloo"; empty for the usual one of the device."""
 
     @property
     def shape(self) -> dict[str, str | int]:

@@ -89,6 +89,8 @@ class _PlanForm(msgspec.Struct, forbid_unknown_fields=True):
     profiled: _Small = 4
     threads: _Small = 1
     seed: int = 0
+    ranks: _Small = 0
+    backend: str = ""
     loops: dict[str, Annotated[int, msgspec.Meta(ge=1, le=2**31)]] = {}
 
 
@@ -254,8 +256,9 @@ def converted(data: Any, form: type[_T]) -> _T:
 
 
 def _plan_to_json(plan: MeasurementPlan) -> dict[str, Any]:
-    """Its fields; without loops where there are none, as in files of before there were any."""
-    return {name: value for name, value in dataclasses.asdict(plan).items() if name != "loops" or value}
+    """Its fields; without loops and ranks where there are none, as in files of before there were any."""
+    later = ("ranks", "backend", "loops")
+    return {name: value for name, value in dataclasses.asdict(plan).items() if name not in later or value}
 
 
 def _occasion_to_json(occasion: Occasion) -> dict[str, Any]:

@@ -20,12 +20,12 @@ def read_bytes(path: Path | str, limit: int) -> bytes:
         When it cannot be read, or is larger.
     """
     with open(path, "rb") as file:
-        # Not the limit at once, for which memory would be reserved; more where a file has no size, or grows.
         size_bytes = os.fstat(file.fileno()).st_size
-        data = file.read(min(size_bytes, limit) + 1)
-        if len(data) > size_bytes:
+        # Not the limit at once, for which memory would be reserved; more where a file has no size, or grows.
+        data = file.read(size_bytes + 1) if size_bytes <= limit else b""
+        if size_bytes < len(data) <= limit:
             data += file.read(limit + 1 - len(data))
-    if len(data) > limit:
+    if max(size_bytes, len(data)) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {size(limit)}", str(path))
     return data
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.analysis.events.source_lines import FRAME
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.judge.blame import OF_THE_DEVICE
+from pytest_perfdl.judge.ranks import COMMUNICATION
 from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.model.visible import visible
@@ -16,6 +17,7 @@ from pytest_perfdl.report.frames import INPUT, name_words
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from pytest_perfdl.results.ranks import RankComparison, RankSide
     from pytest_perfdl.results.verdict import Cause, Judgement
 
 NAMED = 3
@@ -24,6 +26,8 @@ LEAST = 0.05
 """Part of a group's change that an operator must have to be named."""
 PYTHONS = 0.25
 """Part of a group's change that time outside of operators must have to be named beside operators."""
+LEAST_OVERLAP = 0.05
+"""Change of the share of communication that overlaps with computing that is told."""
 BESIDE = 0.2
 """Part of the largest operator that went away which another must have had to be named beside it."""
 
@@ -35,7 +39,45 @@ def telling(causes: Sequence[Cause]) -> list[Cause]:
 
 
 def sentence(causes: Sequence[Cause], judgement: Judgement) -> str:
-    """What became of the parts of a group, in words."""
+    """What became of the parts of a group, in words, and on which rank if it is one rank's."""
+    compared = next((each for each in judgement.ranks if each.call == causes[0].call), None)
+    if compared is not None and causes[0].name == COMMUNICATION:
+        return communication(causes[0], compared)
+    rank = causes[0].rank
+    said = _sentence(causes, judgement)
+    return said if rank is None or compared is None else f"rank {rank} of {len(compared.new.ranks)}: {said}"
+
+
+def communication(cause: Cause, ranks: RankComparison) -> str:
+    """Why communication takes longer or shorter, in words."""
+    way = "longer" if cause.delta_ns > 0 else "shorter"
+    base, new = ranks.base, ranks.new
+    why = []
+    if base is not None:
+        if base.collectives != new.collectives:
+            before, now = (format_quantity(side.collectives / len(side.ranks), "1") for side in (base, new))
+            why.append(f"{now} collectives per step and rank instead of {before}")
+        sizes = base.collective_bytes, new.collective_bytes
+        if None not in sizes and sizes[0] != sizes[1]:
+            before, now = (format_quantity((size or 0.0) / len(new.ranks), "B") for size in sizes)
+            why.append(f"{now} per step and rank instead of {before}")
+        shares = [_overlap(side) for side in (base, new)]
+        if None not in shares and abs((shares[1] or 0.0) - (shares[0] or 0.0)) >= LEAST_OVERLAP:
+            before, now = (f"{share or 0.0:.0%}" for share in shares)
+            why.append(f"{now} of the communication overlaps with computing instead of {before}")
+        if not why:
+            why.append("the same collectives take longer" if cause.delta_ns > 0 else "the same collectives are faster")
+    said = f"{way} communication and waiting in all ranks"
+    return f"{said}: {'; '.join(why)}" if why else said
+
+
+def _overlap(side: RankSide) -> float | None:
+    """Mean over the ranks."""
+    known = [rank.overlap for rank in side.ranks if rank.overlap is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _sentence(causes: Sequence[Cause], judgement: Judgement) -> str:
     told = telling(causes)
     operators = [cause for cause in told if cause.kind != "idle"]
     # Autograd's own nodes come and go with the operators that they call.

@@ -19,7 +19,7 @@ import jinja2
 
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.report import charts, compared, figures, memory, templating, traces, words
+from pytest_perfdl.report import charts, compared, figures, memory, ranks, templating, traces, words
 from pytest_perfdl.report.certainty import certainty
 from pytest_perfdl.report.details import Names, details
 from pytest_perfdl.report.evidence import pictures
@@ -358,5 +358,10 @@ def _environment() -> jinja2.Environment:
         has_memory=has_memory,
         has_history=has_history,
         trace_labels=traces.LABELS,
+        rank_classes=[name.capitalize() for name in ranks.CLASSES],
+        rank_rows=ranks.rank_rows,
+        rank_sentences=ranks.sentences,
+        ranks_gist=ranks.gist,
+        waits_table=ranks.waits_table,
     )
     return environment

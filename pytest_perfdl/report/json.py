@@ -59,7 +59,7 @@ def without_records(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "tests": tests}
 
 
-_OF_THE_PAGE = frozenset({"record", "base_record", "base_now", "operators", "breakdowns", "memory"})
+_OF_THE_PAGE = frozenset({"record", "base_record", "base_now", "operators", "rank_times", "breakdowns", "memory"})
 
 
 def dump(data: dict[str, Any]) -> bytes:
@@ -101,6 +101,8 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
         "environment": [{"name": metric.name, **_metric(metric, [], [])} for metric in judgement.environment],
         "work": [dataclasses.asdict(each) for each in judgement.work],
         "operators": [dataclasses.asdict(each) for each in judgement.operators],
+        "ranks": 0 if result.new is None else result.new.plan.ranks,
+        "rank_times": [dataclasses.asdict(each) for each in judgement.ranks],
         "breakdowns": [dataclasses.asdict(each) for each in judgement.breakdowns],
         "blame": blame(judgement),
         "memory": memory.to_json(judgement.memory),

@@ -12,6 +12,7 @@ from pytest_perfdl.model.json_forms import derived
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.record_json import KeyForm, RecordForm, ScalarForm
 from pytest_perfdl.results.curve import JudgedCurve
+from pytest_perfdl.results.ranks import RankComparison
 from pytest_perfdl.results.run import Suggestion, WaiverFile
 from pytest_perfdl.results.verdict import (
     MetricVerdict,
@@ -87,6 +88,9 @@ class _Test(msgspec.Struct):
     traces: list[_Traces]
     record: _Record | None
     base_record: _Record | None
+    ranks: int = 0
+    """Number of ranks; 0 without a process group. Not in files of before there were any, as the next one."""
+    rank_times: list[RankComparison] = []
 
 
 class RunForm(msgspec.Struct):

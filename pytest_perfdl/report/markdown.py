@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.report import compared, figures, memory, words
+from pytest_perfdl.report import compared, figures, memory, ranks, words
 from pytest_perfdl.report.frames import name_words
 from pytest_perfdl.report.layout import shorten
 from pytest_perfdl.report.story import CauseGroup, Place, Story, frame_place, largest, story
@@ -156,6 +156,7 @@ def _body(result: Result, run: Run) -> str:
     causes = [_cause(group) for group in about.causes]
     peak = [_peak(about)] if about.memory else []
     parts += peak if about.memory_first else [*causes, *peak]
+    parts += [f"**Ranks:** {_prose('; '.join(said))}." for said in [ranks.sentences(judgement)] if said]
     parts += [_diff(diff) for diff in about.diffs]
     parts += [f"**To do:** {_prose(about.advice)}"] if about.advice else []
     parts += [_prose(words.work_sentence(change, judgement)) for change in judgement.work]

@@ -23,6 +23,7 @@ from pytest_perfdl.model.record_json import KeyForm, ScalarForm, converted
 from pytest_perfdl.model.run_json import RunFile, RunTest
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.results.curve import JudgedCurve
+from pytest_perfdl.results.ranks import RankComparison
 from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion, WaiverFile
 from pytest_perfdl.results.verdict import (
     Cause,
@@ -88,6 +89,7 @@ class _ResultForm(msgspec.Struct):
     work: tuple[WorkChange, ...] = ()
     memory: tuple[MemoryChange, ...] = ()
     operators: tuple[OperatorSides, ...] = ()
+    rank_times: tuple[RankComparison, ...] = ()
     breakdowns: tuple[StepBreakdown, ...] = ()
 
 
@@ -169,6 +171,7 @@ def _result(test: RunTest, file: RunFile) -> Result:
         memory=form.memory,
         work=form.work,
         operators=form.operators,
+        ranks=form.rank_times,
         breakdowns=form.breakdowns,
         integrity=form.integrity,
         context_changes=tuple((each.name, each.base, each.new) for each in form.context_changes),

@@ -14,7 +14,7 @@ from pytest_perfdl.judge.alternatives import is_expected
 from pytest_perfdl.model.metrics import GROWTH, general, is_utilization
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import harmless
-from pytest_perfdl.report import compared, figures, layout, memory, words
+from pytest_perfdl.report import compared, figures, layout, memory, ranks, words
 from pytest_perfdl.report.frames import name_words
 from pytest_perfdl.report.story import Story, cause_line, frame_place, largest, story
 from pytest_perfdl.report.traces import kept, pattern
@@ -322,6 +322,8 @@ def _why(result: Result, about: Story, run: Run, verbosity: int, width: int) -> 
         call = f"{words.visible(rest.call)}: " if rest.call else ""
         text = f"{call}rest: {format_quantity(rest.delta_ns, 'ns', signed=True)} in smaller or uncertain changes"
         causes += _paragraph(f"{text}, {format_percent(rest.share, signed=False)}", 4, width)
+    for text in ranks.sentences(judgement):
+        causes += _paragraph(f"ranks: {text}", 4, width, more=7)
     source = [TerminalLine(text) for text in _source_lines(about.diffs, verbosity, width)]
     peaks = [TerminalLine(text) for text in _memory_lines(result, run, verbosity, width)]
     if about.memory_first and about.memory:

@@ -14,6 +14,7 @@ from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import GROWTH, general
 from pytest_perfdl.model.record import Better, Finding, Kind
 from pytest_perfdl.model.waivers import Waiver
+from pytest_perfdl.results.ranks import RankComparison
 
 Verdict = Literal[
     "invalid",
@@ -211,6 +212,8 @@ class Cause:
     """Whether the change is certain; otherwise it is the most likely cause of a changed step."""
     members: tuple[str, ...] = ()
     """Names of all parts that it comprises, if there are several."""
+    rank: int | None = None
+    """The rank whose step changed; `None` if all ranks' did, or without ranks."""
 
     @property
     def delta_ns(self) -> int:
@@ -378,6 +381,8 @@ class Judgement:
     """One per slower call; empty if unknown."""
     operators: tuple[OperatorSides, ...] = ()
     """Work of the operators in the profiled steps, most time first."""
+    ranks: tuple[RankComparison, ...] = ()
+    """The ranks of each call; empty without ranks."""
     breakdowns: tuple[StepBreakdown, ...] = ()
     """Of each call, from the profiled steps of paired rounds; empty where there were none."""
     memory: tuple[MemoryChange, ...] = ()

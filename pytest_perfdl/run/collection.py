@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions
+from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions, ranks_of
 from pytest_perfdl.config.perf_items import is_perf_test
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.short_names import marks, uses_fixture
@@ -17,6 +17,7 @@ from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit_option
 from pytest_perfdl.model.metrics import METRICS, general, is_utilization, is_zero_if_absent
 from pytest_perfdl.model.record import MeasurementPlan, Record
+from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.workers.identity import test_hash
 from pytest_perfdl.workers.options import exempt_from_timeout
@@ -129,7 +130,16 @@ def _perf_test(item: pytest.Item, settings: Settings, merged: Limits, waivers: S
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
     loops = Loops(settings.loops or 1) if options.loops is None else Loops(options.loops, by_marker=True)
     limits = replace(own.over(merged), waivers=tuple(each for each in waivers if each.matches(item.nodeid)))
-    return PerfTest(item, options, options.plan(settings), limits, own, test_hash(item), loops)
+    plan = options.plan(settings, _ranks(item, options, settings))
+    return PerfTest(item, options, plan, limits, own, test_hash(item), loops)
+
+
+def _ranks(item: pytest.Function, options: MarkerOptions, settings: Settings) -> int | None:
+    ranks = ranks_of(item, options)
+    if ranks is not None and ranks % settings.launch.nodes:
+        nodes = plural(settings.launch.nodes, "node")
+        raise ValueError(f"ranks={ranks} cannot be divided among {nodes} (--perf-nodes)")
+    return ranks
 
 
 def _parsed(parse: Callable[[], Limits]) -> Limits:

@@ -13,6 +13,7 @@ from pytest_perfdl.judge.alternatives import demand, sides
 from pytest_perfdl.judge.alternatives import verdict as verdict_on
 from pytest_perfdl.judge.blame import located, renamed
 from pytest_perfdl.judge.kernels import Rows
+from pytest_perfdl.judge.ranks import explaining
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
@@ -91,7 +92,8 @@ class Confirmation:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
         sides = (RoundSide("base", checkout), RoundSide("head", against=checkout))
         self.context.progress.start_stacks(self.test.item.nodeid)
-        base, head = (parts_of(self.context, self.test, side) for side in sides)
+        ranks = {each.call: explaining(each) for each in judgement.ranks}
+        base, head = (parts_of(self.context, self.test, side, ranks) for side in sides)
         self.context.progress.clear()
         causes = located(judgement.blame, base, head, self.context.rules)
         return replace(judgement, blame=causes, breakdowns=renamed(judgement.breakdowns, judgement.blame, causes))

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_perfdl.fixture.perf import CurveExpectation, Expectation, WhatIfExpectation
+from pytest_perfdl.judge.ranks import mean_side, rank_side
 from pytest_perfdl.judge.work import joined, operator_sides
 from pytest_perfdl.measure.assemble import Repeat, absent_figures, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
@@ -31,14 +32,15 @@ from pytest_perfdl.model.errors import (
 )
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding, Record
+from pytest_perfdl.results.ranks import RankComparison
 from pytest_perfdl.results.verdict import OperatorSides
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.paired_rounds import failure, last_error, user_values, work_of
-from pytest_perfdl.run.stacks import user_stack
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.messages import Origins, PhaseReport, Shown
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
+from pytest_perfdl.workers.stacks import user_stack
 
 MOST_REDRAWS = 3
 """Repeats that are to be stored and are measured again because other processes used the CPU."""
@@ -239,6 +241,15 @@ class Measurement:
         peaks = None if machine is None else machine.peaks
         return tuple(each for call, work in works.items() for each in operator_sides(call, (), work, peaks))
 
+    def ranks(self) -> tuple[RankComparison, ...]:
+        """How the ranks of every call of the working tree compare, in all repeats; empty without ranks."""
+        found = []
+        for index, call in enumerate(self.repeats[0].calls):
+            sides = [side for repeat in self.repeats if (side := rank_side(repeat.calls[index].profiled)) is not None]
+            if sides:
+                found.append(RankComparison(call.info.name, None, mean_side(sides)))
+        return tuple(found)
+
     def absent_figures(self) -> list[Finding]:
         """Which utilization metrics are absent in the working tree's steps, and why."""
         first = self.repeats[0]
@@ -269,7 +280,7 @@ class Measurement:
         Repeats that are judged against stored ones are few, and started.
         """
         shown, processes = self.remote.shown, self.context.processes
-        if not (self.context.recording and self._forks) or shown is None:
+        if not (self.context.recording and self._forks) or self.test.plan.ranks or shown is None:
             return None
         try:
             parent = processes.parent(self.test, (shown, shown))

@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pytest_perfdl.analysis.account.parts import StepParts
-from pytest_perfdl.judge.round_data import Round, orders
+from pytest_perfdl.judge.ranks import profiled_ranks
+from pytest_perfdl.judge.round_data import ProfiledRanks, Round, orders
 from pytest_perfdl.judge.work import StepWork
 from pytest_perfdl.machine.free_memory import free_memory, kills_for_memory
 from pytest_perfdl.measure.assemble import UserValue, side_mixes, side_parts, side_rows, side_values
-from pytest_perfdl.measure.commands import CallInfo, CallResult, SideResult, explanation, one_side
+from pytest_perfdl.measure.commands import CallInfo, CallResult, ExplainedResult, SideResult, explanation, one_side
 from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
 from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.errors import ForkError, SideError, WorkerDied, WorkerTimeout
@@ -36,6 +37,7 @@ FREE_MEMORY = 0.1
 """Fraction of the memory that must be free while two processes run at once."""
 _NO_ROOM = ("out of memory", "busy or unavailable")
 """Messages of torch's allocators, and of devices that accept a single process."""
+_SEVERAL_RANKS = "the ranks of a process group are launched together"
 _NOT_SHOWN = "the first process of each side did not report how it ran the test"
 
 
@@ -104,7 +106,7 @@ class Rounds:
         """Whether the processes of both sides ran at the same time in the last round."""
         self._core: int | None = None
         self._shown = shown
-        self.start_reason = _why_started(context, base, shown)
+        self.start_reason = _why_started(context, test, base, shown)
         """Why processes are not forked, in one line; empty if they are."""
         self.pin_reason = _why_free(shown, test, context.settings.pin)
         """Why processes are not pinned, in one line; empty if they are."""
@@ -158,6 +160,8 @@ class Rounds:
             parts_head=side_parts(remotes[head.name].results),
             work_base=work_of(remotes[base.name].results),
             work_head=work_of(remotes[head.name].results),
+            ranks_base=_ranks_of(remotes[base.name].results),
+            ranks_head=_ranks_of(remotes[head.name].results),
             start="forked" if forked else "started",
             core=self._core,
             together=self._both,
@@ -271,8 +275,10 @@ class Rounds:
             raise SideError(mistake, invalid=True)
 
 
-def _why_started(context: RunContext, base: RoundSide, shown: tuple[Shown, Shown] | None) -> str:
+def _why_started(context: RunContext, test: PerfTest, base: RoundSide, shown: tuple[Shown, Shown] | None) -> str:
     """Why processes are not forked, in one line; empty if they are."""
+    if test.plan.ranks:
+        return _SEVERAL_RANKS
     if context.settings.start == "fresh":
         return "--perf-start=fresh"
     if base.checkout is not None and base.checkout.interpreter is not None:
@@ -282,6 +288,8 @@ def _why_started(context: RunContext, base: RoundSide, shown: tuple[Shown, Shown
 
 def _why_free(shown: tuple[Shown, Shown] | None, test: PerfTest, pin: str) -> str:
     """Why the two processes of a round are not pinned to one CPU, in one line; empty if they are."""
+    if test.plan.ranks:
+        return _SEVERAL_RANKS
     if pin == "off":
         return "--perf-pin=off"
     if shown is None:
@@ -317,8 +325,21 @@ def _pace(budget: float, shown: tuple[Shown, Shown] | None) -> Pace:
     return Pace(seconds_of_steps(budget, max(side.start_seconds for side in shown)), step_ns)
 
 
-def parts_of(context: RunContext, test: PerfTest, side: RoundSide) -> dict[str, StepParts]:
+def _ranks_of(results: Sequence[SideResult]) -> dict[str, ProfiledRanks]:
+    """The ranks of every call of one process."""
+    found = {result.info.name: profiled_ranks(result.profiled) for result in results if result.profiled is not None}
+    return {call: ranks for call, ranks in found.items() if ranks is not None}
+
+
+def parts_of(
+    context: RunContext, test: PerfTest, side: RoundSide, ranks: Mapping[str, int] | None = None
+) -> dict[str, StepParts]:
     """The breakdown of every call's step on one side, with source lines and functions, from one process.
+
+    Parameters
+    ----------
+    ranks
+        Whose breakdown it is, by call, of tests with ranks; by default the first one's.
 
     Raises
     ------
@@ -342,7 +363,12 @@ def parts_of(context: RunContext, test: PerfTest, side: RoundSide) -> dict[str, 
         raise SideError(
             f"the test failed on the {side.label} side while recording Python stacks\n{text}", invalid=False
         )
-    return {result.call: result.parts for result in remote.results if result.parts is not None}
+    found = {result.call: _parts_of_rank(result, (ranks or {}).get(result.call, 0)) for result in remote.results}
+    return {call: parts for call, parts in found.items() if parts is not None}
+
+
+def _parts_of_rank(result: ExplainedResult, rank: int) -> StepParts | None:
+    return result.ranks[rank] if rank < len(result.ranks) else result.parts
 
 
 def work_of(results: Sequence[CallResult | SideResult]) -> dict[str, StepWork]:

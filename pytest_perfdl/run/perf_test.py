@@ -262,6 +262,7 @@ def _result(
     judgement = replace(
         judgement,
         operators=judgement.operators or measurement.operators(),
+        ranks=judgement.ranks or measurement.ranks(),
         integrity=(*judgement.integrity, *measurement.absent_figures()),
     )
     fresh = {call: Path(path) for call, path in exemplars(measurement.repeats).items()}

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.measure.commands import CallInfo
+from pytest_perfdl.measure.ranks import joined
 from pytest_perfdl.measure.sizes import TimeLimit
 from pytest_perfdl.model.errors import ForkError
 from pytest_perfdl.run.collection import PerfTest
@@ -20,10 +21,11 @@ from pytest_perfdl.system import folders
 from pytest_perfdl.system.folders import Folder
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.forks import ForkParent, Forks, common
+from pytest_perfdl.workers.job import Job
 from pytest_perfdl.workers.messages import Shown, WorkerJob
 from pytest_perfdl.workers.options import plugin_packages, worker_options
 from pytest_perfdl.workers.origins import code_names
-from pytest_perfdl.workers.process import Worker
+from pytest_perfdl.workers.process import AnyWorker, Worker
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
 USED_BY_WORKERS = (
@@ -128,39 +130,66 @@ class Processes:
             own, foreign = str(checkout.root), str(checkout.working_tree) if checkout.is_other_code else ""
         elif against is not None:
             own, foreign = str(against.working_tree), str(against.root) if against.is_other_code else ""
-        worker = Worker(
-            WorkerJob(
-                options=options,
-                path=str(test.item.path) if checkout is None else checkout.path(test.item.path),
-                nodeid=test.item.nodeid,
-                plan=test.plan,
-                scratch=str(self.scratch),
-                key_extra=settings.key_extra,
-                preload=USED_BY_WORKERS,
-                own=own,
-                foreign=foreign,
-                names=() if top is None else code_names(self._revisions.import_folders(checkout)),
-                side=side,
-                inject=settings.inject if checkout is None and not side.startswith("base") else 0.0,
-                attribute=attribute,
-            ),
-            threads=test.plan.threads,
-            timeout=self.timeout(test).seconds,
-            # What pytest does not capture is the user's to see; later repeats would only repeat it.
-            inherit_output=first and capture != "fd",
-            import_path=None if checkout is None else checkout.import_path(),
-            folder=None if checkout is None else checkout.folder(Path.cwd()),
-            extra_environment=None if checkout is None else checkout.environment(),
-            parent=parent,
-            interpreter=None if checkout is None else checkout.interpreter,
+        job = WorkerJob(
+            options=options,
+            path=str(test.item.path) if checkout is None else checkout.path(test.item.path),
+            nodeid=test.item.nodeid,
+            plan=test.plan,
+            scratch=str(self.scratch),
+            key_extra=settings.key_extra,
+            preload=USED_BY_WORKERS,
+            own=own,
+            foreign=foreign,
+            names=() if top is None else code_names(self._revisions.import_folders(checkout)),
+            side=side,
+            inject=settings.inject if checkout is None and not side.startswith("base") else 0.0,
+            attribute=attribute,
+            rank_timeout=settings.launch.timeout,
         )
+        # What pytest does not capture is the user's to see; later repeats would only repeat it.
+        inherit_output = first and capture != "fd"
+        import_path = None if checkout is None else checkout.import_path()
+        folder = None if checkout is None else checkout.folder(Path.cwd())
+        extra_environment = None if checkout is None else checkout.environment()
+        interpreter = None if checkout is None else checkout.interpreter
+        worker: AnyWorker
+        if test.plan.ranks:
+            ranks_folder = self.scratch / f"ranks-{next(self._numbers)}"
+            ranks_folder.mkdir()
+            worker = Job(
+                job,
+                ranks=test.plan.ranks,
+                launch=settings.launch,
+                join=joined,
+                folder=ranks_folder,
+                root=str(config.rootpath),
+                threads=test.plan.threads,
+                timeout=self.timeout(test).seconds,
+                inherit_output=inherit_output,
+                import_path=import_path,
+                working_folder=folder,
+                extra_environment=extra_environment,
+                interpreter=interpreter,
+            )
+        else:
+            worker = Worker(
+                job,
+                threads=test.plan.threads,
+                timeout=self.timeout(test).seconds,
+                inherit_output=inherit_output,
+                import_path=import_path,
+                folder=folder,
+                extra_environment=extra_environment,
+                parent=parent,
+                interpreter=interpreter,
+            )
         remote = RemoteTest(test.item, worker, script, forward=first)
         self._running = [*(each for each in self._running if not each.over), remote]
         return remote
 
     def prepare_parent(self, test: PerfTest, shown: Shown | None) -> None:
         """Have what rounds are forked from load what the head has shown, while the base's first process runs."""
-        if shown is not None and self._settings.start != "fresh":
+        if shown is not None and self._settings.start != "fresh" and not test.plan.ranks:
             with contextlib.suppress(ForkError):
                 self._forks.prepare(common(shown, shown), test.plan.threads, USED_BY_WORKERS)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from pytest_perfdl.system.folders import delete_file
 
@@ -54,5 +56,26 @@ def write_files(contents: Mapping[Path, bytes], *, flush: bool = False) -> None:
             delete_file(temporary, temporary.parent)
         if isinstance(error, OSError):
             # Not the temporary file's name, which nobody knows.
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that takes its place when it is complete: for what is not in memory at once.
+
+    Raises
+    ------
+    OSError
+        When it cannot be written, whose name it has: what was there is then still there, and no temporary file is left.
+    """
+    temporary = path.parent / temporary_name()
+    try:
+        with temporary.open("xb") as file:
+            yield file
+        temporary.replace(path)
+    except BaseException as error:
+        delete_file(temporary, temporary.parent)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary), temporary):
             error.filename = str(path)
         raise

@@ -16,10 +16,14 @@ from typing import Any, Literal
 
 import orjson
 
-from pytest_perfdl.system.files import write_files
+from pytest_perfdl.system.files import replacing, write_files
 
 _MAX_ID = 2**32 - 1
 _END = b"\n]}\n"
+_STREAM_LEVEL = 4
+"""Of compression, where there is much: a third of the time of the best level, for a tenth more bytes."""
+_BLOCK = 4096
+"""Events that are written at a time."""
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff"
 """Deflate, no file name, modification time 0, best compression, unknown system."""
 
@@ -43,6 +47,8 @@ class Event:
     """What joins the two ends of a flow, for phases s and f."""
     color: str | None = None
     """A reserved color name of chrome://tracing; Perfetto ignores it."""
+    json_args: bytes | None = None
+    """JSON text of an object, in place of `args`."""
 
     @classmethod
     def process_name(cls, pid: int, name: str) -> Event:
@@ -93,6 +99,38 @@ def write(path: Path | str | None, events: Iterable[Event], metadata: Mapping[st
     return text
 
 
+def write_stream(path: Path, events: Iterable[Event], metadata: Mapping[str, Any]) -> None:
+    """Write a Chrome trace of more events than memory holds, as they come; compressed if the path ends in `.gz`.
+
+    Complete events of one thread must nest strictly (`Lanes`), and come in the order of time.
+
+    Raises
+    ------
+    ValueError
+        When a process or thread id is not an integer from 0 to 2**32 - 1, or a duration is negative.
+    OSError
+        When the file cannot be written; what was there is then still there.
+    """
+    head = {"displayTimeUnit": "ms", **metadata}
+    packer = zlib.compressobj(_STREAM_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS) if str(path).endswith(".gz") else None
+    with replacing(path) as file:
+
+        def put(text: bytes) -> None:
+            file.write(text if packer is None else packer.compress(text))
+
+        put(orjson.dumps(head, option=orjson.OPT_SORT_KEYS)[:-1] + b',\n"traceEvents":[\n')
+        between, lines = b"", []
+        for event in events:
+            _check(event)
+            lines.append(_line(event))
+            if len(lines) == _BLOCK:
+                put(between + b",\n".join(lines))
+                between, lines = b",\n", []
+        put((between if lines else b"") + b",\n".join(lines) + _END)
+        if packer is not None:
+            file.write(packer.flush())
+
+
 def append(text: bytes, events: Iterable[Event]) -> bytes:
     """What `write` returned, with instants or counters of known processes and threads at its end.
 
@@ -138,49 +176,71 @@ def _check(event: Event) -> None:
         raise ValueError(f"event {event.name!r} has a negative duration, {event.duration_ns} ns")
 
 
-def _nest(events: Sequence[Event], names: Sequence[Event]) -> tuple[list[Event], list[Event]]:
-    """Give every complete event the first lane of its thread in which it nests; names of the added lanes."""
-    used = {(event.pid, event.tid) for event in (*events, *names)}
-    thread_names = {
-        (event.pid, event.tid): str((event.args or {}).get("name", ""))
-        for event in names
-        if event.name == "thread_name"
-    }
-    lanes: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
-    placed: list[Event] = []
-    added: list[Event] = []
-    for event in events:
-        if event.phase != "X":
-            placed.append(event)
-            continue
-        thread = (event.pid, event.tid)
-        own = lanes.setdefault(thread, [(event.tid, [])])
-        tid = next((lane for lane, ends in own if _fits(event, ends)), -1)
-        if tid < 0:
+class Lanes:
+    """Gives every complete event, in the order of time, the first lane of its thread in which it nests.
+
+    Parameters
+    ----------
+    used
+        Process and thread ids that no added lane may have.
+    names
+        Of threads.
+    """
+
+    def __init__(self, used: Iterable[tuple[int, int]], names: Mapping[tuple[int, int], str]) -> None:
+        self._used = set(used)
+        self._names = names
+        self._lanes: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
+        self.added: list[Event] = []
+        """The names of added lanes."""
+
+    def place(self, pid: int, tid: int, start_ns: int, end_ns: int) -> int:
+        """The thread id of the lane of the next event of a thread."""
+        own = self._lanes.setdefault((pid, tid), [(tid, [])])
+        lane = next((lane for lane, ends in own if _fits(start_ns, end_ns, ends)), -1)
+        if lane < 0:
             # As near behind its own thread as there is a free number, since viewers sort by it.
-            numbers = itertools.chain(range(event.tid + 1, _MAX_ID + 1), range(event.tid))
-            tid = next(number for number in numbers if (event.pid, number) not in used)
-            used.add((event.pid, tid))
-            own.append((tid, [event.end_ns]))
-            name = thread_names.get(thread) or f"thread {event.tid}"
-            added.append(Event.thread_name(event.pid, tid, f"{name} (overflow)"))
+            numbers = itertools.chain(range(tid + 1, _MAX_ID + 1), range(tid))
+            lane = next(number for number in numbers if (pid, number) not in self._used)
+            self._used.add((pid, lane))
+            own.append((lane, [end_ns]))
+            name = self._names.get((pid, tid)) or f"thread {tid}"
+            self.added.append(Event.thread_name(pid, lane, f"{name} (overflow)"))
+        return lane
+
+
+def _nest(events: Sequence[Event], names: Sequence[Event]) -> tuple[list[Event], list[Event]]:
+    """Every complete event in a lane of its thread in which it nests; names of the added lanes."""
+    lanes = Lanes(
+        ((event.pid, event.tid) for event in (*events, *names)),
+        {
+            (event.pid, event.tid): str((event.args or {}).get("name", ""))
+            for event in names
+            if event.name == "thread_name"
+        },
+    )
+    placed: list[Event] = []
+    for event in events:
+        tid = lanes.place(event.pid, event.tid, event.start_ns, event.end_ns) if event.phase == "X" else event.tid
         placed.append(event if tid == event.tid else replace(event, tid=tid))
-    return placed, added
+    return placed, lanes.added
 
 
-def _fits(event: Event, ends: list[int]) -> bool:
-    """Whether the event nests among those still open, whose ends decrease; if so it becomes one of them."""
-    while ends and ends[-1] <= event.start_ns:
+def _fits(start_ns: int, end_ns: int, ends: list[int]) -> bool:
+    """Whether an event nests among those still open, whose ends decrease; if so it becomes one of them."""
+    while ends and ends[-1] <= start_ns:
         ends.pop()
-    if ends and ends[-1] < event.end_ns:
+    if ends and ends[-1] < end_ns:
         return False
-    ends.append(event.end_ns)
+    ends.append(end_ns)
     return True
 
 
 def _line(event: Event) -> bytes:
     parts = []
-    if event.args is not None:
+    if event.json_args is not None:
+        parts.append(b'"args":' + event.json_args)
+    elif event.args is not None:
         parts.append(b'"args":' + orjson.dumps(event.args, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY))
     if event.phase == "f":
         parts.append(b'"bp":"e"')

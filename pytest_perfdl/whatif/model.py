@@ -400,9 +400,29 @@ class Meetings:
     """What is no waiting: the shortest duration of all, at most what passes from the last arrival to the rank's end."""
     late: I64
     """From the last arrival until the rank's transfer begins: what the ends of ranks, or their clocks, differ by."""
+    kind: tuple[str, ...]
+    """Of each line: "all_reduce", "send", ...: see `analysis.ranks.calls.kind_of`."""
+    bytes: I64
+    """Of each line, as nccl-tests count them; 0 where the traces do not say."""
+    members: I64
+    """Of each line the ranks of its group, whether their traces are given or not."""
 
     def __len__(self) -> int:
         return len(self.row)
+
+    def take(self, lines: Rows) -> Meetings:
+        """Some of them, in this order."""
+        kinds = tuple(self.kind[line] for line in lines.tolist())
+        columns = {name: getattr(self, name)[lines] for name in _MEETING_COLUMNS}
+        return Meetings(kind=kinds, **columns)
+
+    def joined(self, more: Meetings) -> Meetings:
+        """These and more of the same ranks."""
+        columns = {name: np.concatenate((getattr(self, name), getattr(more, name))) for name in _MEETING_COLUMNS}
+        return Meetings(kind=self.kind + more.kind, **columns)
+
+
+_MEETING_COLUMNS = ("row", "waits", "duration", "transfer", "late", "bytes", "members")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -98,17 +98,29 @@ Transform = Callable[..., Change]
 TRANSFORMS: dict[str, Transform] = {}
 """Those that are known, by name."""
 
+OF_JOBS: set[str] = set()
+"""Names of those that look at all ranks of a job at once; the others are asked of each rank for itself."""
+
 Function = TypeVar("Function", bound=Transform)
 
 
-def transform(name: str) -> Callable[[Function], Function]:
+def transform(name: str, *, of_job: bool = False) -> Callable[[Function], Function]:
     """Register a transform under a name, for `predict` and `perfdl whatif --apply`.
+
+    Parameters
+    ----------
+    name
+        The name.
+    of_job
+        Whether it is given the graph of a whole job where there are several ranks, and returns a change of that.
 
     Raises
     ------
     ValueError
         If the name is taken by another function.
     """
+    if of_job:
+        OF_JOBS.add(name)
     return registering(TRANSFORMS, name, "a transform")
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from pytest_perfdl.trace.annotations import MODULE
 from pytest_perfdl.trace.model import F64, I64, Category, Rows
-from pytest_perfdl.whatif.model import TaskGraph, TaskKind, TrackKind, of_kinds
+from pytest_perfdl.whatif.from_trace.job import coupled
+from pytest_perfdl.whatif.model import Job, TaskGraph, TaskKind, TrackKind, of_kinds
 from pytest_perfdl.whatif.simulation.simulate import simulate
 
 OWN = 0.25
@@ -24,6 +25,10 @@ such as caches that it fills or other load, and slows everything."""
 
 _ROUNDS = 24
 """Halvings of the interval of the overhead: to less than a nanosecond from 10 ms."""
+
+_ROUNDS_OF_JOBS, _MOST, _LEAST_SCALE = 12, 100_000.0, 0.1
+"""The same for the ranks of a job, each of which takes longer to simulate, from 100 us; and the least factor by which
+host tasks are scaled."""
 
 
 def unprofiled(graph: TaskGraph, step_ns: float) -> TaskGraph:
@@ -44,6 +49,8 @@ def unprofiled(graph: TaskGraph, step_ns: float) -> TaskGraph:
     measured = simulate(graph).steps_ns
     if step_ns <= 0 or not measured.any():
         raise ValueError(f"expected a positive step time and a trace with steps, not {step_ns:.0f} ns")
+    if graph.job is not None:
+        return replace(coupled(_of_ranks(graph.job, step_ns, float(measured.mean()))), measured=graph)
     paid = _paid(graph)
 
     def without(overhead: int) -> I64:
@@ -62,6 +69,64 @@ def unprofiled(graph: TaskGraph, step_ns: float) -> TaskGraph:
     if abs(left - step_ns) > 0.001 * step_ns:
         duration = np.where(graph.is_device, duration, np.rint(duration * (step_ns / left))).astype(np.int64)
     return replace(graph.with_durations(duration), measured=graph)
+
+
+def _of_ranks(job: Job, step_ns: float, measured: float) -> Job:
+    """The same of all ranks: one cost of an operator, then one factor, for the step of the whole job.
+
+    What the factor makes up for slowed the host, and collectives of the host as well.
+    """
+    paid = [_paid(part) for part in job.parts]
+
+    def without(overhead: float) -> Job:
+        parts = [
+            part.with_durations(
+                np.where(
+                    own > 0, np.maximum(part.tasks.duration - np.rint(overhead * own), 0), part.tasks.duration
+                ).astype(np.int64)
+            )
+            for part, own in zip(job.parts, paid, strict=True)
+        ]
+        return replace(job, parts=tuple(parts))
+
+    def lacking(overhead: float) -> bool:
+        each = zip(job.parts, paid, strict=True)
+        return any(_lacks(part.tasks.duration, overhead * own) for part, own in each)
+
+    found = job
+    if step_ns < measured:
+        overhead = _root(lambda tried: _step_of(without(tried)) <= step_ns or lacking(tried), 0.0, _MOST)
+        found = without(overhead)
+
+    def scaled(factor: float) -> Job:
+        parts = [
+            part.with_durations(
+                np.where(
+                    part.is_device & part.on_device, part.tasks.duration, np.rint(part.tasks.duration * factor)
+                ).astype(np.int64)
+            )
+            for part in found.parts
+        ]
+        return replace(found, parts=tuple(parts))
+
+    left = _step_of(found)
+    if abs(left - step_ns) <= 0.001 * step_ns:
+        return found
+    if left > step_ns:
+        return scaled(-_root(lambda factor: _step_of(scaled(-factor)) <= step_ns, -1.0, -_LEAST_SCALE))
+    return scaled(_root(lambda factor: _step_of(scaled(factor)) >= step_ns, 1.0, 1 / _LEAST_SCALE))
+
+
+def _step_of(job: Job) -> float:
+    return float(simulate(coupled(job)).steps_ns.mean())
+
+
+def _root(enough: Callable[[float], bool], low: float, high: float) -> float:
+    """Where something begins to hold, between two numbers, to a 4096th of their distance."""
+    for _ in range(_ROUNDS_OF_JOBS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 def _least(enough: Callable[[int], bool]) -> int:

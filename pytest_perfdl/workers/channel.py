@@ -75,17 +75,35 @@ class Channel:
             was_alive = alive()
             ready, _, _ = select.select([self._socket], [], [], _POLL_SECONDS if was_alive else 0)
             if ready:
-                try:
-                    chunk = self._socket.recv(1 << 20)
-                except OSError as error:
-                    raise ChannelClosed from error
-                if not chunk:
-                    raise ChannelClosed
-                self._buffer += chunk
+                self._take()
             elif not was_alive:
                 raise ChannelClosed
             elif deadline is not None and time.monotonic() > deadline:
                 raise ChannelTimeout
+
+    def received(self) -> Any | None:
+        """A message that has come; `None` if none is complete.
+
+        Raises
+        ------
+        ChannelClosed
+            When the peer has closed its end, and everything that it sent was returned.
+        """
+        while (message := self._complete()) is None:
+            if not select.select([self._socket], [], [], 0)[0]:
+                return None
+            self._take()
+        return pickle.loads(message)
+
+    def _take(self) -> None:
+        """Read what has come, at least one byte."""
+        try:
+            chunk = self._socket.recv(1 << 20)
+        except OSError as error:
+            raise ChannelClosed from error
+        if not chunk:
+            raise ChannelClosed
+        self._buffer += chunk
 
     def _refuse_forked(self) -> None:
         # Two that talk on one socket would take each other's messages.

@@ -80,6 +80,31 @@ class Parent(Protocol):
         ...
 
 
+class AnyWorker(Protocol):
+    """What runs a test and executes measuring commands: a `Worker`, or the ranks of a `Job`."""
+
+    def send(self, message: object) -> None:
+        """Send a message; a process that is gone is noticed by the next `receive`."""
+        ...
+
+    def receive(self) -> Any:
+        """Wait for the next message; `None` once the test has ended in good order.
+
+        Raises
+        ------
+        WorkerDied, WorkerTimeout
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """End it as Ctrl-C would: fixtures tear down, then whatever is left is killed."""
+        ...
+
+    def kill(self) -> None:
+        """End it now."""
+        ...
+
+
 class Worker:
     """One fresh process that runs one test once, phase by phase, and executes measuring commands.
 
@@ -177,7 +202,7 @@ class Worker:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(GRACE_SECONDS)
             code = self._process.poll()
-            text = "" if code == 0 else f"{_describe(code)}{self._tail()}"
+            text = "" if code == 0 else f"{describe_exit(code, 'the worker process')}{output_tail(self._output)}"
             self.kill()
             if not text:
                 return None
@@ -222,13 +247,14 @@ class Worker:
         text = self._stacks.read().decode(errors="replace").strip()
         return text or "(no stack: the process does not respond)"
 
-    def _tail(self) -> str:
-        """The end of what the worker wrote to its own stdout and stderr, where a crash leaves its trace."""
-        size = self._output.seek(0, os.SEEK_END)
-        self._output.seek(max(0, size - _TAIL_BYTES))
-        lines = self._output.read().decode(errors="replace").strip().splitlines()
-        # faulthandler's stacks of every thread fit; its list of all loaded extension modules only hides them.
-        return "".join(f"\n{line}" for line in lines if not line.startswith("Extension modules:"))
+
+def output_tail(output: IO[bytes]) -> str:
+    """The last lines of what a process wrote to its own stdout and stderr, where a crash leaves its trace."""
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - _TAIL_BYTES))
+    lines = output.read().decode(errors="replace").strip().splitlines()
+    # faulthandler's stacks of every thread fit; its list of all loaded extension modules only hides them.
+    return "".join(f"\n{line}" for line in lines if not line.startswith("Extension modules:"))
 
 
 def boot(
@@ -298,11 +324,12 @@ def import_texts(path: Sequence[object]) -> list[str]:
     return [entry for entry in path if isinstance(entry, str)]
 
 
-def _describe(code: int | None) -> str:
+def describe_exit(code: int | None, what: str) -> str:
+    """How a process ended; `None` if it has not."""
     if code is None:
-        return "the worker process closed its connection but did not exit"
+        return f"{what} closed its connection but did not exit"
     if code < 0:
         with contextlib.suppress(ValueError):
-            return f"the worker process was killed by {signal.Signals(-code).name}"
-        return f"the worker process was killed by signal {-code}"
-    return f"the worker process exited with code {code}"
+            return f"{what} was killed by {signal.Signals(-code).name}"
+        return f"{what} was killed by signal {-code}"
+    return f"{what} exited with code {code}"

@@ -30,7 +30,7 @@ from pytest_perfdl.workers.messages import (
     Stopped,
     UserMetric,
 )
-from pytest_perfdl.workers.process import Worker
+from pytest_perfdl.workers.process import AnyWorker
 
 Script = Generator[Any, Any, Any]
 """Yields commands, takes replies, returns the result of a call; yields `None` to wait for its turn."""
@@ -54,7 +54,7 @@ class RemoteTest:
         of several repeats only.
     """
 
-    def __init__(self, item: pytest.Item, worker: Worker, script: Callable[[Any], Script], *, forward: bool) -> None:
+    def __init__(self, item: pytest.Item, worker: AnyWorker, script: Callable[[Any], Script], *, forward: bool) -> None:
         self._item = item
         self._worker = worker
         self._make_script = script

@@ -17,7 +17,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -46,6 +46,7 @@ from pytest_perfdl.workers.messages import (
 from pytest_perfdl.workers.observed_imports import Watch
 from pytest_perfdl.workers.options import exempt_from_timeout
 from pytest_perfdl.workers.origins import origins
+from pytest_perfdl.workers.rank_place import RankPlace
 
 PLUGIN_NAME = "perfdl-worker"
 """The name under which the worker's plugin is registered: how other code tells that it runs in a worker."""
@@ -70,17 +71,29 @@ def main(channel_fd: int, parent: int, stacks_fd: int, *, forked: bool = False) 
     """
     channel = Channel(socket.socket(fileno=channel_fd))
     die_with(parent)
+    answer_signals(stacks_fd)
+    serve(channel, forked=forked)
+
+
+def answer_signals(stacks_fd: int) -> None:
+    """Write every thread's stack to a file on SIGUSR1, and tear fixtures down on SIGINT."""
     faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
-    # Fixtures are torn down on SIGINT, also where the orchestrating process was told to ignore it (nohup).
+    # Also where the orchestrating process was told to ignore it (nohup).
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def serve(channel: Channel, *, forked: bool = False, rank: RankPlace | None = None) -> NoReturn:
+    """Run the job that comes over the channel, then exit; `rank` says which of several processes this is."""
     try:
         job: WorkerJob = channel.receive()
+        if rank is not None:
+            job = rank.own(job)
         for name in job.preload:
             importlib.import_module(name)
         watch = None if forked else Watch(job.names)
         reads = Reads(job.own) if job.own else None
         config = config_of(job.options, [job.path])
-        plugin = WorkerPlugin(channel, job, watch, reads)
+        plugin = WorkerPlugin(channel, job, watch, reads, rank)
         config.pluginmanager.register(plugin, PLUGIN_NAME)
         config.hook.pytest_cmdline_main(config=config)
     except ChannelClosed:
@@ -105,8 +118,17 @@ def die_with(parent: int) -> None:
 class WorkerPlugin:
     """Runs the one item and tells the orchestrating process what happens; the fixture's host (`fixture.Host`)."""
 
-    def __init__(self, channel: Channel, job: WorkerJob, watch: Watch | None, reads: Reads | None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        job: WorkerJob,
+        watch: Watch | None,
+        reads: Reads | None,
+        rank: RankPlace | None = None,
+    ) -> None:
         self.channel = channel
+        self._rank = rank
+        self.rank_timeout = None if rank is None else job.rank_timeout
         self._watch = watch
         self._reads = reads
         self.job = job
@@ -247,6 +269,11 @@ class WorkerPlugin:
     def command(self) -> object:
         """Wait for the orchestrating process's next command."""
         return self.channel.receive()
+
+    def step_done(self) -> None:
+        """Note that a rank finished a step."""
+        if self._rank is not None:
+            self._rank.progress.advance()
 
     def answer(self, reply: object) -> None:
         """Answer the last command."""

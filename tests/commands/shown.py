@@ -4,6 +4,7 @@ In a document a command stands
 
 - after `$ ` in a ```` ```console ```` fence,
 - after `run: ` or `entry: ` in a ```` ```yaml ```` fence,
+- on a line of a ```` ```bash ```` fence, which is a script for another machine and not run,
 - on a line of a block that is indented by four spaces, or
 - between backticks, if it begins with `pytest`, `perfdl` or `python` and goes on.
 
@@ -84,6 +85,8 @@ def in_document(name):
             found.append(Shown(_without_comment(line[2:]), place, **{**note, **_comment(line)}))
         elif fence == "yaml" and (run := re.match(r"[ -]*(?:run|entry): (?!\|)(.+)", line)):
             found.append(Shown(_without_comment(run[1]), place, **{**note, **_comment(run[1])}))
+        elif fence == "bash" and _STARTS.match(line):
+            found.append(Shown(_without_comment(line), place, runs=False))
         elif fence is None and line.startswith("    ") and _STARTS.match(line[4:]):
             found.append(Shown(_without_comment(line[4:]), place, **pending))
         elif fence is None and not line.startswith("#"):

@@ -46,6 +46,11 @@ WITH_INI = [
     ("perf_repeats", "3", shape("repeats"), 3, None),
     ("perf_threads", "2", shape("threads"), 2, None),
     ("perf_timeout", "2.5", lambda settings: settings.timeout, 2.5, 600.0),
+    ("perf_launch", "srun -N2", lambda settings: settings.launch.prefix, ("srun", "-N2"), ()),
+    # Several nodes need the options above and below as well: see test_ranks.
+    ("perf_nodes", "1", lambda settings: settings.launch.nodes, 1, 1),
+    ("perf_rendezvous", "node0:29500", lambda settings: settings.launch.rendezvous, "node0:29500", ""),
+    ("perf_rank_timeout", "5", lambda settings: settings.launch.timeout, 5.0, 120.0),
     ("perf_resolution", "6%", lambda settings: settings.resolution, 0.06, None),
     ("perf_budget", "90", lambda settings: settings.budget, 90.0, 300.0),
     ("perf_calibrate", "off", lambda settings: settings.calibrate, "off", "auto"),

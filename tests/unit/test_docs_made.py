@@ -63,7 +63,7 @@ def test_all_output_in_the_documentation_is_a_sample(name):
     text = SAMPLES.SAMPLE.sub("", (SAMPLES.ROOT / name).read_text(encoding="utf-8"))
     text = re.sub(r"(?ms)<!-- printed -->\n```console\n.*?^```$", "", text)
     for kind, body in re.findall(r"(?ms)^ *```(\w*)\n(.*?)^ *```$", text):
-        assert kind in {"console", "python", "yaml", "ini", "json", "toml", "diff"}, (
+        assert kind in {"console", "bash", "python", "yaml", "ini", "json", "toml", "diff"}, (
             f"a fence of {kind or 'no kind'}: {body}"
         )
         if kind == "console":

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import tracemalloc
 
 import pytest
 
@@ -13,6 +14,7 @@ from pytest_perfdl.model import run_json
 from pytest_perfdl.model.errors import BaselineError, PerfdlError, RunFileError
 from pytest_perfdl.model.record_json import to_json as record_to_json
 from pytest_perfdl.model.run_json import read
+from pytest_perfdl.model.untrusted_files import read_bytes
 from pytest_perfdl.report.json import dump, to_json
 from unit.report import runs
 
@@ -183,3 +185,15 @@ def test_files_that_are_too_large_are_not_read_whole(store, tmp_path, monkeypatc
         file.truncate(2**33)
     with pytest.raises(RunFileError, match="larger than 1 MiB"):
         read(run)
+
+
+def test_nothing_is_read_of_a_file_that_says_that_it_is_too_large(tmp_path):
+    with (tmp_path / "run.json").open("wb") as file:
+        file.truncate(2**30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(OSError, match="it is larger than 64 MiB"):
+            read_bytes(tmp_path / "run.json", 64 * 2**20)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

@@ -69,6 +69,8 @@ def device_accounts(trace: Trace, steps: Steps, joined: Launches) -> tuple[Mappi
 class IdleTime:
     """The idle intervals of all windows: columns of equal length."""
 
+    start: I64
+    end: I64
     window: Rows
     call: Rows
     """Row of the call that launched what ends each one; -1 for none."""
@@ -84,7 +86,7 @@ def idle_time(trace: Trace, steps: Steps, joined: Launches) -> IdleTime:
     ends = np.array([window.end for window in steps.windows], dtype=np.int64)
     call[idle.end >= ends[idle.window]] = -1
     causes = _explain(trace, idle.start, idle.end, call)
-    return IdleTime(idle.window, call, dict(zip(IDLE_CLASSES, causes, strict=True)))
+    return IdleTime(idle.start, idle.end, idle.window, call, dict(zip(IDLE_CLASSES, causes, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

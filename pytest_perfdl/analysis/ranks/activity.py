@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pytest_perfdl.analysis.account.device_account import idle_time
 from pytest_perfdl.analysis.account.step_account import profile_tables
 from pytest_perfdl.analysis.events.communication import (
     collective_annotation_rows,
@@ -16,7 +17,7 @@ from pytest_perfdl.analysis.events.communication import (
     covered,
 )
 from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.launches import Launches, launches
 from pytest_perfdl.analysis.events.steps import Steps, steps_of
 from pytest_perfdl.analysis.events.threads import AUTOGRAD, input_rows, on_thread, thread_of
 from pytest_perfdl.analysis.ranks.calls import Calls, calls_of
@@ -85,6 +86,8 @@ class RankActivity:
     groups: Mapping[str, tuple[int, ...]]
     """Process groups of this rank and their members, as far as `distributedInfo` lists them."""
     on_device: bool
+    begin_ns: int
+    """When its first event begins; 0 without events."""
     span_ns: int
     busy_ns: int
     """|U(device events)|."""
@@ -101,6 +104,12 @@ class RankActivity:
     exposed_start: I64
     """Where communication is in flight and nothing computes: sorted, disjoint intervals."""
     exposed_end: I64
+    compute_start: I64
+    """Where it computes: sorted, disjoint intervals."""
+    compute_end: I64
+    input_start: I64
+    """Where it waits for its next batch; of a device the idle intervals that are mostly that."""
+    input_end: I64
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
@@ -132,7 +141,7 @@ def activity(trace: Trace) -> RankActivity:
     joined = launches(trace)
     steps = steps_of(trace, joined)
     on_device = len(joined.device) > 0
-    parts = _device_parts(trace) if on_device else _host_parts(trace, steps)
+    parts = _device_parts(trace, steps, joined) if on_device else _host_parts(trace, steps)
     rank, world_size = rank_of(trace)
     rows = joined.device if on_device else trace.rows(Category.CPU_OP, Category.USER_ANNOTATION)
     communication, exposed, groups = parts.communication, parts.exposed, _groups(trace)
@@ -144,6 +153,7 @@ def activity(trace: Trace) -> RankActivity:
         host=host if isinstance(host := trace.metadata.get("host_name"), str) else "",
         groups=groups,
         on_device=on_device,
+        begin_ns=int(trace.start.min()) + trace.base_ns if len(trace) else 0,
         span_ns=int(trace.end[rows].max() - trace.start[rows].min()) if len(rows) else 0,
         busy_ns=covered(trace, joined.device).length,
         compute_ns=parts.compute.length,
@@ -154,6 +164,10 @@ def activity(trace: Trace) -> RankActivity:
         calls=calls_of(trace, steps, exposed, groups),
         exposed_start=exposed.start + trace.base_ns,
         exposed_end=exposed.end + trace.base_ns,
+        compute_start=parts.compute.start + trace.base_ns,
+        compute_end=parts.compute.end + trace.base_ns,
+        input_start=parts.input.start + trace.base_ns,
+        input_end=parts.input.end + trace.base_ns,
     )
 
 
@@ -188,11 +202,14 @@ class _Parts:
     it does not wait for is its own."""
 
 
-def _device_parts(trace: Trace) -> _Parts:
+def _device_parts(trace: Trace, steps: Steps, joined: Launches) -> _Parts:
     kernels = trace.rows(Category.KERNEL)
     communicates = communication_kernels(trace)[kernels]
     compute, communication = covered(trace, kernels[~communicates]), covered(trace, kernels[communicates])
-    return _Parts(compute, Intervals.between(0, 0), communication, communication.difference(compute))
+    idle = idle_time(trace, steps, joined)
+    mostly = 2 * idle.by_cause["input"] > idle.end - idle.start
+    waiting = Intervals.union_of(idle.start[mostly], idle.end[mostly])
+    return _Parts(compute, waiting, communication, communication.difference(compute))
 
 
 def _host_parts(trace: Trace, steps: Steps) -> _Parts:

@@ -161,7 +161,8 @@ def _by_messages(
         else:
             most.append(quickest)
     if not least or not most:
-        return Clock(max(least, default=min(most, default=0)))
+        # A bound on one side says nothing of a clock that keeps to it.
+        return Clock(max(0, *least) if least else min(0, *most) if most else 0)
     return Clock((max(least) + min(most)) // 2)
 
 

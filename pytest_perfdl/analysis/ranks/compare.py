@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from pytest_perfdl.analysis.ranks import straggler
 from pytest_perfdl.analysis.ranks.activity import RankActivity, StepTimes, activity, rank_of
 from pytest_perfdl.analysis.ranks.buckets import buckets_of
 from pytest_perfdl.analysis.ranks.clocks import clocks_of
-from pytest_perfdl.analysis.ranks.figures import Collective, Rank, RankFigures
+from pytest_perfdl.analysis.ranks.figures import Cause, Collective, Rank, RankFigures
 from pytest_perfdl.analysis.ranks.matching import candidates, confirmed
 from pytest_perfdl.analysis.ranks.meetings import (
     Meeting,
@@ -86,7 +86,7 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
         (each for meeting in meetings for each in _collectives(meeting, given, numbers)),
         key=lambda each: (min(each.start_ns), each.group, each.name),
     )
-    waits, exposed = waits_of(meetings, len(given))
+    waits, exposed = waits_of(meetings, given)
     skews = np.concatenate([np.zeros(0, dtype=np.int64), *(meeting.skew for meeting in meetings)])
     waiting = [waiting_of(meetings, given, place) for place in range(len(given))]
     common = sorted(set.intersection(*(set(each.steps.number) for each in given)))
@@ -115,6 +115,8 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
                 overlap=each.overlap,
                 bubble_share=_share(waiting[place].messages, each) if messages else None,
                 own_ns=tuple(evidence.own_ns[:, place].tolist()),
+                parts_ns=_parts(evidence, place),
+                clock_at_ns=clocks[place].at,
             )
             for place, (number, each) in enumerate(zip(numbers, given, strict=True))
         ),
@@ -187,6 +189,14 @@ def _evidence(ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], commo
         link_excess_ns=excess,
         roles=roles_of(ranks_),
     )
+
+
+def _parts(evidence: straggler.Evidence, place: int) -> Mapping[Cause, float]:
+    """Mean nanoseconds of a common step of one rank, by class."""
+    if not len(evidence.window_ns):
+        return {}
+    parts: dict[Cause, float] = {name: float(ns[:, place].mean()) for name, ns in evidence.classes.items()}
+    return parts | {"communication": float((evidence.window_ns - evidence.own_ns)[:, place].mean())}
 
 
 def _imbalance(own: I64) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +44,11 @@ class Rank:
     """What the offset changes by per nanosecond: 1e-4 is 100 us per second; 0 where no drift shows."""
     own_ns: tuple[int, ...]
     """Own work in each common step (`RankFigures.step_numbers`): the window less exposed communication."""
+    parts_ns: Mapping[Cause, float]
+    """What a common step is made of on this rank, mean nanoseconds that add up to its window; "communication" is what
+    nothing hides, waiting for other ranks included, and copies are "host"."""
+    clock_at_ns: int
+    """The moment, on this rank's own clock, at which `clock_offset_ns` holds; it matters where the clocks drift."""
 
 
 @dataclass(frozen=True, slots=True)

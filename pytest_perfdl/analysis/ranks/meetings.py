@@ -26,8 +26,6 @@ class Meeting:
     end: I64
     wait: I64
     """How long each waits for the last to start."""
-    exposed: I64
-    """The part of it in which it computes nothing."""
 
     @property
     def skew(self) -> I64:
@@ -45,12 +43,7 @@ def meeting_of(matched: Matched, ranks_: Sequence[RankActivity], clocks: Sequenc
     start, end = matched.times(ranks_, clocks)
     arrived = start.max(axis=1, keepdims=True)
     wait = np.where(end >= arrived, arrived - start, 0)
-    exposed = np.zeros_like(wait)
-    for column, place in enumerate(matched.places):
-        own = ranks_[place]
-        since = own.calls.start[matched.call[:, column]]
-        exposed[:, column] = Intervals(own.exposed_start, own.exposed_end).within(since, since + wait[:, column])
-    return Meeting(matched, start, end, wait, exposed)
+    return Meeting(matched, start, end, wait)
 
 
 def residual_of(meetings: Sequence[Meeting], count: int) -> int:
@@ -69,15 +62,30 @@ def residual_of(meetings: Sequence[Meeting], count: int) -> int:
     return max((int(np.median(np.concatenate(own))) for own in apart if own), default=0)
 
 
-def waits_of(meetings: Sequence[Meeting], count: int) -> tuple[I64, I64]:
-    """Who waited for whom, in all and while computing nothing, shape (ranks, ranks)."""
+def waits_of(meetings: Sequence[Meeting], ranks_: Sequence[RankActivity]) -> tuple[I64, I64]:
+    """Who waited for whom, in all and while computing nothing, shape (ranks, ranks).
+
+    Several collectives may wait for one rank at once; each moment counts once.
+    """
+    count = len(ranks_)
     whole, exposed = (np.zeros((count, count), dtype=np.int64) for _ in range(2))
-    for meeting in meetings:
-        places = np.array(meeting.matched.places, dtype=np.intp)
-        last = places[meeting.start.argmax(axis=1)]
-        for column, place in enumerate(places.tolist()):
-            np.add.at(whole, (place, last), meeting.wait[:, column])
-            np.add.at(exposed, (place, last), meeting.exposed[:, column])
+    for place, own in enumerate(ranks_):
+        computes_nothing = Intervals(own.exposed_start, own.exposed_end)
+        starts, ends, lasts = [], [], []
+        for meeting in meetings:
+            if place in meeting.matched.places:
+                column = meeting.matched.places.index(place)
+                start = own.calls.start[meeting.matched.call[:, column]]
+                starts.append(start)
+                ends.append(start + meeting.wait[:, column])
+                lasts.append(np.array(meeting.matched.places, dtype=np.intp)[meeting.start.argmax(axis=1)])
+        if not starts:
+            continue
+        start, end, last = np.concatenate(starts), np.concatenate(ends), np.concatenate(lasts)
+        for other in np.unique(last[end > start]).tolist():
+            waiting = Intervals.union_of(start[last == other], end[last == other])
+            whole[place, other] = waiting.length
+            exposed[place, other] = waiting.intersection(computes_nothing).length
     return whole, exposed
 
 

@@ -73,7 +73,7 @@ class TraceForm(_Trace):
     """Of one trace."""
 
 
-_ComparedRanks = derived(
+_Ranks = derived(
     "ComparedRanks",
     RankFigures,
     without=("waits_ns", "exposed_waits_ns"),
@@ -84,5 +84,5 @@ _ComparedRanks = derived(
 class RanksForm(msgspec.Struct):
     """Of several traces, the ranks of one job."""
 
-    ranks: _ComparedRanks  # type: ignore[valid-type]
+    ranks: _Ranks  # type: ignore[valid-type]
     traces: list[_Trace]

@@ -19,7 +19,8 @@ from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
 from pytest_perfdl.analysis.overview.operator_tables import OperatorRow
 from pytest_perfdl.analysis.overview.summary import TraceSummary
 from pytest_perfdl.analysis.overview.trace_findings import TraceFinding
-from pytest_perfdl.analysis.ranks import RankFigures
+from pytest_perfdl.analysis.ranks import RankActivity, RankFigures
+from pytest_perfdl.analysis.ranks.timeline import timeline
 from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.model.units import format_quantity
@@ -27,6 +28,17 @@ from pytest_perfdl.report import templating
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.ticks import ticks
 from pytest_perfdl.report.trace.json import TOTALS, to_json
+from pytest_perfdl.report.trace.rank_chart import BINS, MOST_ROWS, chosen_steps, legend, rank_chart
+from pytest_perfdl.report.trace.ranks import (
+    bucket_rows,
+    clocks_line,
+    own_ns,
+    rank_rows,
+    reported,
+    straggler_place,
+    verdict,
+    waits_per_step,
+)
 from pytest_perfdl.report.trace.terminal import (
     DIRECTIONS,
     by_size,
@@ -38,6 +50,7 @@ from pytest_perfdl.report.trace.terminal import (
     step_count,
     step_words,
 )
+from pytest_perfdl.report.waits import telling, wait_table
 from pytest_perfdl.report.whatif.advice import no_advice, sentences
 
 if TYPE_CHECKING:
@@ -45,6 +58,8 @@ if TYPE_CHECKING:
 
 ROWS = 300
 """Rows of a table that the page holds; all of them are in its data, and in `--json`."""
+RANKS = 4
+"""Ranks of which the page has the traces of all; of more it has those of a few."""
 POINTS = 600
 """Most points of a memory curve; each is the highest value of its stretch of time."""
 _WIDTH, _HEIGHT, _AXIS = 640, 120, 18
@@ -56,26 +71,49 @@ def write_page(
     ranks: RankFigures | None,
     selection: Selection,
     advised: Sequence[Answers | None],
+    activities: Sequence[RankActivity] = (),
 ) -> None:
     """Write the page; `advised` has an entry for each summary.
+
+    Of several ranks, `summaries` and `activities` are in the order of `ranks.ranks`. The page of many ranks has the
+    traces of a few of them (`ranks.reported`).
 
     Raises
     ------
     ReportError
         When it cannot be written; an earlier page is then still whole.
     """
+    places = range(len(summaries)) if ranks is None else reported(ranks, RANKS)
+    shown, advice = [summaries[place] for place in places], [advised[place] for place in places]
     text = (
         _environment()
         .get_template("trace.html.j2")
         .render(
-            summaries=[_with_advice(*each) for each in zip(summaries, advised, strict=True)],
+            summaries=[_with_advice(*each) for each in zip(shown, advice, strict=True)],
             ranks=ranks,
             selection=selection,
-            data=templating.script_safe(to_json(summaries, ranks, advised, selection)),
+            data=templating.script_safe(to_json(shown, ranks, advice, selection)),
+            **_across(ranks, activities),
             **templating.frame(),
         )
     )
     write_files({path: text.encode("utf-8", "backslashreplace")})
+
+
+def _across(ranks: RankFigures | None, activities: Sequence[RankActivity]) -> dict[str, Any]:
+    """What the page shows of the ranks together."""
+    if ranks is None:
+        return {"chart": None, "waits": None, "bubbles": False}
+    marked = straggler_place(ranks)
+    chart = None
+    if activities and (steps := chosen_steps(ranks)):
+        own, waits = [own_ns(rank) for rank in ranks.ranks], ranks.exposed_waits_ns
+        chart = rank_chart(timeline(activities, ranks, steps, BINS), ranks, telling(own, waits, marked, MOST_ROWS))
+    return {
+        "chart": chart,
+        "waits": wait_table([rank.rank for rank in ranks.ranks], waits_per_step(ranks), marked),
+        "bubbles": any(rank.bubble_share is not None for rank in ranks.ranks),
+    }
 
 
 def _with_advice(summary: TraceSummary, answers: Answers | None) -> TraceSummary:
@@ -164,5 +202,10 @@ def _environment() -> jinja2.Environment:
         table=table,
         divided=divided,
         limit=ROWS,
+        verdict=verdict,
+        rank_rows=rank_rows,
+        bucket_rows=bucket_rows,
+        clocks_line=clocks_line,
+        rank_legend=legend(),
     )
     return environment

@@ -7,19 +7,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import layout
+from pytest_perfdl.report.trace.ranks import (
+    bucket_names,
+    by_time,
+    clocks_line,
+    exposed_ns,
+    others_line,
+    own_ns,
+    shown_ranks,
+    step_ns,
+    steps,
+    straggler_place,
+    verdict,
+    waits_mostly_for,
+)
 from pytest_perfdl.report.whatif.advice import advice_lines
 from pytest_perfdl.report.words import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.transfers import CopyRow
     from pytest_perfdl.analysis.overview.summary import TraceSummary
-    from pytest_perfdl.analysis.ranks import Bucket, RankFigures
+    from pytest_perfdl.analysis.ranks import RankFigures
     from pytest_perfdl.model.selection import Selection
     from pytest_perfdl.report.whatif import Answers
 
@@ -471,94 +485,88 @@ def _title(what: str, by: str, rows: int, top: int) -> str:
     return f"{what} by {by}" + (f" ({top} of {rows}; --top shows more)" if rows > top else "")
 
 
-def across_ranks(ranks: RankFigures, width: int) -> str:
-    """The report on what compares the ranks.
+def across_ranks(ranks: RankFigures, top: int, width: int) -> str:
+    """The report on what compares the ranks: the straggler first, then a table of ranks, then their collectives.
 
     Example::
 
-    Ranks          step  device busy   compute  exposed communication  waiting for others  last to start
-      rank 0  120.3 ms        44.8%  1.100 s                120.1 ms             80.2 ms        3 times
+    Rank 6 of 8 is a straggler since step 5: it computes longer than the other ranks.
+    Without that a step would take 4.50 ms less (8.2% of 55.1 ms).
+
+    Ranks (mean per step, 55.1 ms)
+              own work   compute     input      host  exposed   waiting           overlap  last
+      rank 0  41.20 ms  38.10 ms  1.100 ms  2.000 ms  9.90 ms  4.800 ms  rank 6     61.0%     3
     """
-    table = [("", "step", "busy", "compute", "exposed", "waiting", "last to start")]
-    for rank in ranks.ranks:
-        table.append(
-            (
-                f"rank {rank.rank}",
-                format_quantity(rank.step_mean_ns, "ns") if rank.steps else "",
-                format_percent(rank.busy_ns / rank.span_ns, signed=False) if rank.span_ns else "",
-                format_quantity(rank.compute_ns, "ns"),
-                format_quantity(rank.exposed_communication_ns, "ns"),
-                format_quantity(rank.waiting_ns, "ns"),
-                plural(rank.last, "time"),
-            )
-        )
-    lines = [
-        "Ranks (step: mean of all steps; other times: over the whole trace)",
-        *layout.rows(table, "lrrrrrr", 2, width),
-    ]
-    lines += layout.paragraph(
-        "busy: share of the time in which the device runs anything; exposed: communication that does not overlap with "
-        "compute; waiting: time in collectives until the last rank joins; last to start: number of collectives that "
-        "this rank was the last to join",
-        2,
-        width,
-    )
-    if ranks.collectives:
-        fact = (
-            f"{plural(len(ranks.collectives), 'collective')} matched across ranks; their starts differ by "
-            f"{format_quantity(ranks.skew_median_ns, 'ns')} (median), at most "
-            f"{format_quantity(ranks.skew_max_ns, 'ns')}"
-        )
-        if ranks.most_often_last is not None:
-            fact += f"; rank {ranks.most_often_last} most often starts last"
-        within = format_quantity(ranks.residual_ns, "ns")
-        fact += f". The clocks of the ranks are aligned on the ends of collectives, within {within}."
-        lines += layout.paragraph(fact, 2, width)
-    lines += layout.paragraph(straggler_words(ranks), 2, width)
-    for bucket in ranks.buckets[:BUCKETS]:
-        lines += layout.item(bucket_words(bucket), 2, width)
+    lines = [*layout.paragraph(" ".join(verdict(ranks)).strip(), 0, width), ""]
+    lines += _rank_rows(ranks, width)
+    if ranks.buckets:
+        lines += ["", *_buckets(ranks, top, width)]
+    if text := clocks_line(ranks):
+        lines += ["", *layout.paragraph(text, 0, width)]
     for finding in ranks.findings:
-        lines += layout.item(visible(finding), 2, width)
+        lines += layout.item(visible(finding), 0, width)
     return "\n".join(lines)
 
 
-def straggler_words(ranks: RankFigures) -> str:
-    """Which rank the others wait for, and how unequal their work is; empty where there are no steps to say it of."""
-    if not ranks.step_numbers:
-        return ""
-    found = ranks.straggler
-    if found is None:
-        text = "No rank is a straggler: none is late step after step by more than the noise."
-    else:
-        since = f" since step {found.since_step}" if found.since_step > ranks.step_numbers[0] else ""
-        text = (
-            f"Straggler: rank {found.rank}{since}, because of {CAUSES[found.cause]}. Without it a step would be "
-            f"{format_quantity(found.cost_ns, 'ns')} shorter."
+def _rank_rows(ranks: RankFigures, width: int) -> Iterator[str]:
+    shown, count = shown_ranks(ranks), steps(ranks)
+    marked = straggler_place(ranks)
+    bubbles = any(rank.bubble_share is not None for rank in ranks.ranks)
+    table = [("", "own work", *_PARTS, "exposed", "waiting", "mostly for", "overlap", *["bubble"] * bubbles, "last")]
+    for place in shown:
+        rank = ranks.ranks[place]
+        table.append(
+            (
+                f"rank {rank.rank}{' *' if place == marked else ''}",
+                format_quantity(own_ns(rank), "ns") if rank.own_ns else "",
+                *(format_quantity(rank.parts_ns[name], "ns") if rank.parts_ns else "" for name in _PARTS),
+                format_quantity(exposed_ns(rank, count), "ns"),
+                format_quantity(rank.exposed_waiting_ns / count, "ns"),
+                waits_mostly_for(ranks, place),
+                "" if rank.overlap is None else format_percent(rank.overlap, signed=False),
+                *["" if rank.bubble_share is None else format_percent(rank.bubble_share, signed=False)] * bubbles,
+                str(rank.last),
+            )
         )
-    if ranks.imbalance is not None:
-        more = format_percent(ranks.imbalance - 1, signed=False)
-        text += f" The rank with most work in a step has {more} more than the mean."
-    return text
+    step = step_ns(ranks)
+    yield "Ranks (mean per step" + (f", which takes {format_quantity(step, 'ns')}" if step else "") + ")"
+    yield from layout.rows(table, "lrrrrrrlrrr"[: len(table[0])], 2, width)
+    if text := others_line(ranks, shown):
+        yield from layout.paragraph(text, 2, width)
+    yield from layout.paragraph(
+        f"{'*: the straggler; ' if marked is not None else ''}own work: compute, input and host together; exposed: "
+        "communication while nothing computes; waiting: the part of it until the last rank joins; overlap: share of "
+        f"the communication that overlaps with compute; {_BUBBLE if bubbles else ''}last: collectives in the trace "
+        "that the rank was the last to join",
+        2,
+        width,
+    )
 
 
-CAUSES = {
-    "compute": "slower or more compute",
-    "input": "waiting for input",
-    "communication": "a slow link",
-    "host": "time on the host",
-}
-"""What the causes of a straggler are called."""
-
-BUCKETS = 6
-"""Collectives of a step that are listed; `--json` has all."""
+_PARTS: tuple[Literal["compute", "input", "host"], ...] = ("compute", "input", "host")
+_BUBBLE = "bubble: share of the step in which the rank waits for a message and computes nothing; "
 
 
-def bucket_words(bucket: Bucket) -> str:
-    """One collective of a step: "all_reduce 2: 25.0 MiB in 3.00 ms, 15.2 GB/s on the bus, 80% hidden"."""
-    size = f"{format_quantity(bucket.bytes, 'B')} " if bucket.bytes is not None else ""
-    bus = f", {format_quantity(bucket.bus_bandwidth, 'B/s')} on the bus" if bucket.bus_bandwidth is not None else ""
-    members = f" of ranks {', '.join(map(str, bucket.ranks))}" if len(bucket.ranks) <= 4 else ""
-    return (
-        f"{bucket.kind} {bucket.index + 1}{members}: {size}in {format_quantity(bucket.transfer_ns, 'ns')}{bus}, "
-        f"{format_percent(bucket.hidden_share, signed=False)} hidden behind compute"
+def _buckets(ranks: RankFigures, top: int, width: int) -> Iterator[str]:
+    found = by_time(ranks.buckets)
+    yield _title("Collectives", "time per step", len(found), top)
+    sized, rated = (any(getattr(each, name) for each in found) for name in ("bytes", "bus_bandwidth"))
+    table = [("", "bytes" if sized else "", "time", "transfer", "hidden", "bus bandwidth" if rated else "")]
+    table += [
+        (
+            name,
+            "" if each.bytes is None else format_quantity(each.bytes, "B"),
+            format_quantity(each.duration_ns, "ns"),
+            format_quantity(each.transfer_ns, "ns"),
+            format_percent(each.hidden_share, signed=False),
+            "" if each.bus_bandwidth is None else f"{each.bus_bandwidth / 1e9:.3g} GB/s",
+        )
+        for each, name in list(zip(found, bucket_names(found, ranks), strict=True))[:top]
+    ]
+    yield from layout.rows(table, "lrrrrr", 2, width, short_names)
+    yield from layout.paragraph(
+        "time: median over ranks and steps, with waiting; transfer: without waiting for the last rank; hidden: share "
+        "that overlaps with compute",
+        2,
+        width,
     )

@@ -22,7 +22,7 @@ from pytest_perfdl.whatif.editing.schedule import Policy, scheduled
 from pytest_perfdl.whatif.editing.select import Selector, chosen
 from pytest_perfdl.whatif.editing.surgery import with_launches, without
 from pytest_perfdl.whatif.from_trace.job import coupled
-from pytest_perfdl.whatif.model import NO_SCOPE, EdgeKind, TaskGraph, Track, TrackKind
+from pytest_perfdl.whatif.model import NO_SCOPE, EdgeKind, Job, TaskGraph, Track, TrackKind
 from pytest_perfdl.whatif.named_functions import registering
 from pytest_perfdl.whatif.simulation.structure import inherit
 
@@ -35,11 +35,14 @@ Durations = int | Callable[[I64], int]
 PRIMITIVES: dict[str, Edit] = {}
 """The edits that plans know, by name."""
 
+OF_JOBS: set[str] = set()
+"""Names of those that change a job as a whole; the others are carried out on each rank."""
+
 Function = TypeVar("Function", bound=Edit)
 
 
-def primitive(name: str) -> Callable[[Function], Function]:
-    """Register an edit under a name, for `Plan.then`.
+def primitive(name: str, *, of_job: bool = False) -> Callable[[Function], Function]:
+    """Register an edit under a name, for `Plan.then`; with `of_job` one that is given the graph of all ranks.
 
     >>> @primitive("stop_the_world")
     ... def stop_the_world(graph, *, ns):
@@ -52,6 +55,8 @@ def primitive(name: str) -> Callable[[Function], Function]:
     ValueError
         If the name is taken by another function.
     """
+    if of_job:
+        OF_JOBS.add(name)
     return registering(PRIMITIVES, name, "an edit")
 
 
@@ -88,7 +93,7 @@ class Plan:
             If an edit cannot be carried out on the graph; the message says why.
         """
         for edit in self.edits:
-            if graph.job is not None and edit.name != "each_rank":
+            if graph.job is not None and edit.name not in OF_JOBS:
                 edit = Step("each_rank", {"plans": (Plan((edit,)),) * len(graph.job.parts)})
             graph = PRIMITIVES[edit.name](graph, **edit.parameters)
         return graph
@@ -155,6 +160,10 @@ class Plan:
     def each_rank(self, plans: Sequence[Plan]) -> Plan:
         """Each rank of a job has its own plan, in the order of their numbers."""
         return self.then("each_rank", plans=tuple(plans))
+
+    def rejoin(self, job: Callable[[Job], Job]) -> Plan:
+        """The ranks become those that a function makes of them, with other collectives between them, too."""
+        return self.then("rejoin", job=job)
 
     def drop_edges(self, kind: EdgeKind, within: Selector | None = None) -> Plan:
         """Edges of a kind vanish, all of them or those into some tasks.
@@ -251,10 +260,17 @@ def _drop_edges(graph: TaskGraph, kind: EdgeKind, within: Selector | None = None
     return replace(graph, tasks=tasks, edges=left, constants=constants)
 
 
-@primitive("each_rank")
+@primitive("each_rank", of_job=True)
 def _each_rank(graph: TaskGraph, plans: Sequence[Plan]) -> TaskGraph:
     job = graph.job
     if job is None or len(plans) != len(job.parts):
         raise ValueError(f"expected one plan for each of the {len(graph.owners)} ranks, got {len(plans)}")
     parts = tuple(plan.apply(part) for plan, part in zip(plans, job.parts, strict=True))
     return coupled(replace(job, parts=parts))
+
+
+@primitive("rejoin", of_job=True)
+def _rejoin(graph: TaskGraph, job: Callable[[Job], Job]) -> TaskGraph:
+    if graph.job is None:
+        raise ValueError("the collectives of one rank alone couple nothing")
+    return coupled(job(graph.job))

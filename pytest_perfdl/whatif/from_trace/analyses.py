@@ -24,8 +24,11 @@ from pytest_perfdl.analysis.waiting.device_order import (
 from pytest_perfdl.analysis.waiting.host_timeline import HostThread, host_threads
 from pytest_perfdl.analysis.waiting.waits import GAP_NS, WAKE_NS, HostWaits, full_queue, host_waits
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.whatif.model import Mask
 
 _NONE = np.zeros(0, dtype=np.intp)
+
+_COPY_BACK, _VIEW = "torch.distributed.ddp.reducer::copy_bucket_to_grad", "aten::as_strided"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +118,12 @@ def _asking(trace: Trace, threads: tuple[HostThread, ...]) -> Rows:
 def _collective_waits(
     trace: Trace, threads: tuple[HostThread, ...], channels: tuple[Rows, ...]
 ) -> tuple[I64, I64, Rows]:
-    """Long gaps of the steps' thread that end soon after a collective did."""
+    """Gaps of the steps' thread in which a collective ended that it waited for.
+
+    Long gaps that end soon after a collective did; and gaps that end with DistributedDataParallel copying a bucket
+    back to its gradients, however late the thread woke up: its reducer waits for the bucket then
+    (`Reducer::finalize_backward` in torch/csrc/distributed/c10d/reducer.cpp).
+    """
     none = np.zeros(0, dtype=np.int64)
     if not threads or not channels:
         return none, none, none.astype(np.intp)
@@ -124,5 +132,19 @@ def _collective_waits(
     since, until = threads[0].gaps(None)
     last = np.searchsorted(trace.end[rows], until, side="right") - 1
     ended = np.where(last >= 0, trace.end[rows[np.maximum(last, 0)]], NEVER)
-    waits = (until - since > GAP_NS) & (ended > since) & (until - ended <= WAKE_NS)
+    soon = (until - since > GAP_NS) & (until - ended <= WAKE_NS)
+    waits = (ended > since) & (soon | _copying_back(trace, threads[0], until))
     return since[waits], ended[waits], rows[last[waits]]
+
+
+def _copying_back(trace: Trace, thread: HostThread, moments: I64) -> Mask:
+    """Whether a thread begins at each moment to copy a bucket of gradients back, behind the views that this needs."""
+    rows = thread.rows[trace.category[thread.rows] == Category.CPU_OP]
+    rows = rows[~trace.named(_VIEW.__eq__)[trace.name[rows]]]
+    rows = rows[np.argsort(trace.start[rows], kind="stable")]
+    if not len(rows):
+        return np.zeros(len(moments), dtype=bool)
+    place = np.searchsorted(trace.start[rows], moments, side="left")
+    copies = trace.named(_COPY_BACK.__eq__)[trace.name[rows]]
+    found: Mask = (place < len(rows)) & copies[np.minimum(place, len(rows) - 1)]
+    return found

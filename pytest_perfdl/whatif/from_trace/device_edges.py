@@ -7,8 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_perfdl.analysis.waiting.device_order import RESIDUAL_NS, Wait
+from pytest_perfdl.analysis.waiting.waits import EARLY_NS
 from pytest_perfdl.trace.model import I64, Rows
+from pytest_perfdl.whatif.facts import gradients, optimizer_steps
 from pytest_perfdl.whatif.from_trace.layout import TaskLayout
+from pytest_perfdl.whatif.gradient_collectives import completing
 from pytest_perfdl.whatif.model import EdgeKind, Edges, Mask, TaskKind, Tasks
 from pytest_perfdl.whatif.simulation.lags import CONFIDENCE, Usual
 
@@ -64,6 +67,7 @@ def device_edges(layout: TaskLayout, tasks: Tasks) -> DeviceEdges:
         waiter, source = task[own], task[bound.source[own]]
         lag = tasks.start[waiter] - tasks.end[source]
         parts += _by_purpose(tasks, kind, source, waiter, lag, lag)
+    parts += _collectives(layout, tasks, gaps)
     return DeviceEdges(tuple(parts), task[carried | (bound.kind == Wait.NOTHING)], unexplained, launching, gaps)
 
 
@@ -129,6 +133,47 @@ def _held_back(layout: TaskLayout, tasks: Tasks, positions: Rows, usual: Usual) 
     return Edges.of(EdgeKind.STREAM, target - 1, target, lag, at_start=overlaps)
 
 
+def _collectives(layout: TaskLayout, tasks: Tasks, usual: Usual) -> list[Edges]:
+    """What collectives wait for and what waits for them by the rules of torch, where they were not what decided.
+
+    A collective begins after the kernels that its thread launched before it (`ProcessGroupNCCL::collective` lets its
+    stream wait for the current one), and the first kernel of an update after the collectives that were launched before
+    it. Both hold only for kinds of kernels that never began earlier: those that prefetch are asked for on a stream of
+    their own.
+    """
+    order = layout.found.order
+    positions = np.argsort(order.launched, kind="stable")
+    positions = positions[order.call[positions] >= 0]
+    task = layout.of_position[positions]
+    is_collective = tasks.kind[task] == TaskKind.COMMUNICATION
+    if not is_collective.any():
+        return []
+    number = np.arange(len(task))
+    computed = np.maximum.accumulate(np.where(is_collective, -1, number))
+    source, target = task[computed], task
+    chosen = is_collective & (computed >= 0)
+    found = _never_earlier(tasks, source[chosen], target[chosen], usual)
+    rows, _ = optimizer_steps(layout.found.trace)
+    begins = layout.found.trace.start[rows]
+    first = np.searchsorted(order.launched[positions], begins, side="left")
+    first, began = first[first < len(task)], begins[first < len(task)]
+    sent = np.maximum.accumulate(np.where(is_collective, number, -1))[np.maximum(first - 1, 0)]
+    chosen = (sent >= 0) & ~is_collective[first] & (order.launched[positions[first]] >= began)
+    return [*found, *_never_earlier(tasks, task[sent[chosen]], task[first[chosen]], usual)]
+
+
+def _never_earlier(tasks: Tasks, source: Rows, target: Rows, usual: Usual) -> list[Edges]:
+    """Edges between kernels, without those of a pair of a name and a stream of which one began too early."""
+    residual = tasks.start[target] - tasks.end[source]
+    across = tasks.track[source] != tasks.track[target]
+    keys = tasks.name[target].astype(np.int64) * (int(tasks.track.max(initial=0)) + 1) + tasks.track[target]
+    early = np.unique(keys[across & (residual < -EARLY_NS)])
+    kept = across & ~np.isin(keys, early)
+    lag = np.minimum(residual, max(usual.least, 0))[kept]
+    sure = CONFIDENCE[EdgeKind.COMMUNICATION]
+    return [Edges.of(EdgeKind.COMMUNICATION, source[kept], target[kept], lag, confidence=sure)]
+
+
 def _by_purpose(tasks: Tasks, kind: EdgeKind, source: Rows, target: Rows, lag: I64, constant: I64) -> list[Edges]:
     """Edges between streams: those from or to communication are `COMMUNICATION`."""
     sure = CONFIDENCE.get(kind, 1.0)
@@ -144,40 +189,49 @@ def channel_edges(layout: TaskLayout, tasks: Tasks) -> list[Edges]:
     """Collectives beside the host: in the order of their channel, each after the operator that asked for it.
 
     If the steps' thread has as many collective operators as there are collectives, they belong together in their
-    order; else a collective belongs to the last task of that thread that ended before it began.
+    order. Else those that exchange gradients belong to the gradients that complete their buckets, and any other to the
+    last task of that thread that ended before it began. One that had to wait for its channel was asked for at least as
+    long before as is usual.
     """
-    found = layout.found
     count = len(layout.channel_rows)
     if count == 0 or not layout.hosts:
         return []
     every = np.arange(layout.first[-1] - count, layout.first[-1])
+    in_order = every[np.argsort(tasks.start[every], kind="stable")]
+    host, source = layout.hosts[0], _asked(layout, tasks, in_order)
+    at_start = source >= 0
+    asked = np.full(len(tasks), np.iinfo(np.int64).max)
+    asked[in_order[at_start]] = host.start[source[at_start]]
     behind = every[1:][tasks.track[every[1:]] == tasks.track[every[:-1]]]
     gap = tasks.start[behind] - tasks.end[behind - 1]
-    after = gap <= RESIDUAL_NS
-    queued = np.zeros(len(tasks), dtype=bool)
-    queued[behind[after]] = True
-    parts = [Edges.of(EdgeKind.STREAM, behind - 1, behind, np.where(after, gap, 0))]
-    host = layout.hosts[0]
-    asked = np.flatnonzero(np.isin(host.row, found.asking) & (host.start == found.trace.start[host.row]))
-    _, first = np.unique(host.row[asked], return_index=True)
-    asked = np.sort(asked[first])
-    in_order = every[np.argsort(tasks.start[every], kind="stable")]
-    if len(asked) == count and (host.start[asked] <= tasks.start[in_order]).all():
-        source, at_start = asked, True
-        lag = tasks.start[in_order] - host.start[asked]
-    else:
-        source, at_start = host.ended_by(tasks.start[in_order]), False
-        lag = tasks.start[in_order] - host.end[np.maximum(source, 0)]
+    after = (gap <= RESIDUAL_NS) | (asked[behind] < tasks.end[behind - 1])
+    parts = [Edges.of(EdgeKind.STREAM, behind - 1, behind, np.where(after, gap, np.minimum(gap, 0)))]
+    late = np.isin(in_order, behind[after])
+    source = np.where(at_start, source, host.ended_by(tasks.start[in_order]))
+    lag = tasks.start[in_order] - np.where(at_start, host.start[source], host.end[source])
+    usual = Usual.of(lag[at_start & ~late])
+    lag = np.where(late, np.minimum(lag, np.where(at_start, usual.least, 0)), lag)
     known = source >= 0
-    lag = np.where(queued[in_order], np.minimum(lag, 0), lag)
     parts.append(
         Edges.of(
             EdgeKind.COMMUNICATION,
             source[known] + layout.first[0],
             in_order[known],
             lag[known],
-            at_start=at_start,
+            at_start=at_start[known],
             confidence=CONFIDENCE[EdgeKind.COMMUNICATION],
         )
     )
     return parts
+
+
+def _asked(layout: TaskLayout, tasks: Tasks, collectives: Rows) -> Rows:
+    """The task of the steps' thread in which each collective was asked for, -1 where that is not known."""
+    trace, host = layout.found.trace, layout.hosts[0]
+    source = host.at(trace.start[layout.found.asking])
+    if len(source) == len(collectives) and (host.start[source] <= tasks.start[collectives]).all():
+        return source
+    completed = completing(trace, tasks.row[collectives])
+    found, own = np.full(len(collectives), -1, dtype=np.intp), completed >= 0
+    found[own] = host.at(trace.start[gradients(trace).row[completed[own]]])
+    return found

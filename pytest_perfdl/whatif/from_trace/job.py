@@ -69,10 +69,7 @@ def job_graph(traces: Sequence[Trace], graph_of: Callable[[Trace], TaskGraph] = 
     parts = tuple(replace(graph_of(trace), rank=own.rank) for trace, own in zip(traces, figures.ranks, strict=True))
     shifts = tuple(clock - traces[0].base_ns for clock in clocks(traces, figures))
     found = meetings(traces, parts, figures)
-    job = Job(parts, shifts, found, figures, _caveat(traces, found))
-    measured = tuple(part.measured for part in parts if part.measured is not None)
-    whole = coupled(job)
-    return replace(whole, measured=coupled(replace(job, parts=measured))) if len(measured) == len(parts) else whole
+    return coupled(Job(parts, shifts, found, figures, _caveat(traces, found)))
 
 
 def _number(trace: Trace) -> int | None:
@@ -99,7 +96,9 @@ def coupled(job: Job) -> TaskGraph:
 
     A meeting that an edit took from all ranks but one couples nothing: there it stays as it was measured.
     """
-    at = np.stack([_present(part, rows) for part, rows in zip(job.parts, job.meetings.row.T, strict=True)], axis=1)
+    at = np.stack(
+        [communication_tasks(part, rows) for part, rows in zip(job.parts, job.meetings.row.T, strict=True)], axis=1
+    )
     held = np.count_nonzero(at >= 0, axis=1) > 1
     common = sorted(set.intersection(*({step.number for step in part.steps} for part in job.parts)))
     cut = [_cut(job, column, at[:, column], held, common) for column in range(len(job.parts))]
@@ -153,7 +152,7 @@ def coupled(job: Job) -> TaskGraph:
     )
 
 
-def _present(part: TaskGraph, rows: Rows) -> Rows:
+def communication_tasks(part: TaskGraph, rows: Rows) -> Rows:
     """The communication task of each row, -1 for none."""
     own = np.flatnonzero(part.tasks.kind == TaskKind.COMMUNICATION)
     known, first = np.unique(part.tasks.row[own], return_index=True)

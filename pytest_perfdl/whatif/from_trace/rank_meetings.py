@@ -9,6 +9,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.ranks import RankFigures
 from pytest_perfdl.trace.model import Trace
+from pytest_perfdl.whatif.gradient_collectives import reduced_bytes
 from pytest_perfdl.whatif.model import Meetings, TaskGraph, TaskKind
 
 
@@ -27,6 +28,9 @@ class _Meeting:
     parts: tuple[_Part, ...]
     sender: int | None = None
     """Its column where one sends and the other receives."""
+    kind: str = ""
+    bytes: int = 0
+    members: int = 0
 
     def waiting(self, part: _Part) -> bool:
         """Whether a rank waits for others."""
@@ -66,6 +70,7 @@ def meetings(traces: Sequence[Trace], graphs: Sequence[TaskGraph], figures: Rank
     shape = len(found), len(traces)
     row, (duration, transfer, late) = np.full(shape, -1, dtype=np.intp), np.zeros((3, *shape), dtype=np.int64)
     waits = np.zeros(shape, dtype=bool)
+    size = np.array([each.bytes for each in found], dtype=np.int64)
     for line, each in enumerate(found):
         shortest = min(part.end - part.start for part in each.parts)
         for part in each.parts:
@@ -75,7 +80,20 @@ def meetings(traces: Sequence[Trace], graphs: Sequence[TaskGraph], figures: Rank
             if waits[at]:
                 transfer[at] = min(shortest, part.end - each.last)
                 late[at] = part.end - transfer[at] - each.last
-    return Meetings(row, waits, duration, transfer, late)
+    # Annotations of a back end that no operator of torch asked for may have sizes of their own.
+    for column, trace in enumerate(traces):
+        unknown = np.flatnonzero((size == 0) & (row[:, column] >= 0))
+        size[unknown] = reduced_bytes(trace, row[unknown, column])
+    return Meetings(
+        row,
+        waits,
+        duration,
+        transfer,
+        late,
+        tuple(each.kind for each in found),
+        size,
+        np.array([each.members for each in found], dtype=np.int64),
+    )
 
 
 def _parts(column: int, trace: Trace, graph: TaskGraph, clock: int) -> list[_Part]:
@@ -93,4 +111,5 @@ def _matched(figures: RankFigures, parts: Sequence[Sequence[_Part]]) -> Iterator
         members = [known[rank].get(row) for rank, row in zip(each.ranks, each.row, strict=True)]
         here = tuple(member for member in members if member is not None)
         if len(here) == len(members):
-            yield _Meeting(here, sender=here[0].column if each.kind == "send" else None)
+            sender = here[0].column if each.kind == "send" else None
+            yield _Meeting(here, sender, each.kind, each.bytes or 0, max(each.group_size, len(here)))

@@ -36,7 +36,8 @@ def step_times(graph: TaskGraph, start: I64, end: I64) -> I64:
         if graph.on_device and before is not None:
             begin = before
         elif hosted[index]:
-            begin = int(opens[index])
+            # Ranks do not begin a step together: of a job it begins when the last has completed the one before.
+            begin = int(opens[index]) if graph.job is None or before is None else max(int(opens[index]), before)
         else:
             continue
         until = max(int(closes[index]), begin)

@@ -5,10 +5,11 @@
 - `waiting` and `loading` remove waits of the host.
 - `sizes` changes the amount of work.
 - `memory` trades time for memory.
-- `parallel` and `collectives` distribute work over devices.
+- `parallel` and `collectives` distribute work over devices, `ranks` and `buckets` change a job of several ranks.
 """
 
 from pytest_perfdl.whatif.transforms import (
+    buckets,
     collectives,
     launching,
     layout,
@@ -18,11 +19,13 @@ from pytest_perfdl.whatif.transforms import (
     optimizer,
     parallel,
     precision,
+    ranks,
     sizes,
     waiting,
 )
 
 __all__ = [
+    "buckets",
     "collectives",
     "launching",
     "layout",
@@ -32,6 +35,7 @@ __all__ = [
     "optimizer",
     "parallel",
     "precision",
+    "ranks",
     "sizes",
     "waiting",
 ]

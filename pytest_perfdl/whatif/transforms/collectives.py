@@ -14,9 +14,11 @@ from pytest_perfdl.trace.model import I32, Rows
 from pytest_perfdl.whatif.editing.edit import Plan, primitive
 from pytest_perfdl.whatif.editing.insertion import NewTask
 from pytest_perfdl.whatif.editing.select import of_rows
-from pytest_perfdl.whatif.facts import Gradients, gradients, inside, optimizer_steps
+from pytest_perfdl.whatif.facts import Gradients, computing, gradients, inside, optimizer_steps
 from pytest_perfdl.whatif.layers import gradient_modules
 from pytest_perfdl.whatif.model import EdgeKind, Edges, Mask, TaskGraph, TaskKind, Track, TrackKind, of_kinds
+from pytest_perfdl.whatif.rank_work import expected_maximum
+from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, quantity, transform
 from pytest_perfdl.whatif.transforms.operators import operator_rows
 
@@ -56,7 +58,7 @@ def buckets(context: Context, first: int = FIRST_BUCKET, size: int = BUCKET) -> 
     if not len(sizes.row):
         raise NotRecorded("the trace has no shapes of gradients: profile with record_shapes=True")
     graph = context.graph
-    completes = _completing(graph, context.trace.end[sizes.row], sizes.row)
+    completes = completing_tasks(graph, context.trace.end[sizes.row], sizes.row)
     tasks: dict[int, tuple[int, int]] = {}
     for step in np.unique(sizes.step[sizes.step >= 0]).tolist():
         own = np.flatnonzero(sizes.step == step)
@@ -72,7 +74,7 @@ def buckets(context: Context, first: int = FIRST_BUCKET, size: int = BUCKET) -> 
     return Buckets(*(np.array(column, dtype=np.intp) for column in columns))
 
 
-def _completing(graph: TaskGraph, moments: np.typing.NDArray[np.int64], rows: Rows) -> Rows:
+def completing_tasks(graph: TaskGraph, moments: np.typing.NDArray[np.int64], rows: Rows) -> Rows:
     """The task that completes each gradient: on a device the last kernel launched before it, else the host's task."""
     trace, tasks = graph.trace, graph.tasks
     assert trace is not None
@@ -146,12 +148,13 @@ def _peak(context: Context, more: float) -> int | None:
 
 
 @transform("data_parallel")
-def data_parallel(context: Context, ranks: int, bucket: float = BUCKET, contention: float = 0.0) -> Change:
+def data_parallel(context: Context, ranks: int, bucket: float = 0.0, contention: float = 0.0) -> Change:
     """Use DistributedDataParallel over `ranks` devices, each with the batch size of the trace.
 
-    Gradients fill buckets in the order of the backward pass. The first bucket has 1 MiB, the other buckets have
-    `bucket` bytes. An all-reduce of a bucket starts when the last gradient of the bucket is computed. The all-reduces
-    run one after the other on a separate channel, and the update waits for the last all-reduce.
+    Gradients fill buckets in the order of the backward pass. Buckets have `bucket` bytes (`bucket_cap_mb`). By default,
+    the first bucket has 1 MiB and the other buckets have 25 MiB. An all-reduce of a bucket starts when the last
+    gradient of the bucket is computed. The all-reduces run one after the other on a separate channel, and the update
+    waits for the last all-reduce.
 
     - An all-reduce takes `t = 2 (n - 1) / n * S / B + 2 (n - 1) alpha`, with the bandwidth B and the latency alpha of
       the network (`--machine`).
@@ -159,7 +162,9 @@ def data_parallel(context: Context, ranks: int, bucket: float = BUCKET, contenti
       (NCCL beside compute, from Daydream). The range of the prediction covers a contention of 1 to 1.7.
     - The simulation copies each gradient into its bucket and back, at the memory bandwidth.
 
-    The simulation assumes that all ranks are equally fast.
+    The simulation assumes that all ranks are equally fast, because the trace of one rank does not show how ranks
+    differ. If they vary as its steps do, with the standard deviation sigma, the slowest of n ranks is `sigma E[n]` late
+    in each step, where `E[n]` is the expected maximum of n normal variables. The range of the prediction covers this.
 
     The peak memory grows by the buckets, which are as large as the gradients.
 
@@ -170,12 +175,28 @@ def data_parallel(context: Context, ranks: int, bucket: float = BUCKET, contenti
     """
     machine = _several(context, ranks)
     rate = machine.rate("network_bytes_per_s", "the bandwidth between ranks")
-    found = buckets(context, size=round(bucket))
+    found = buckets(context, round(bucket) or FIRST_BUCKET, round(bucket) or BUCKET)
     plans = []
     for factor in (contention,) * 3 if contention else CONTENTION:
         ns = [ring_ns(size, ranks, rate, machine.network_latency_ns) * factor for size in found.bytes.tolist()]
         plans.append(exchange(context, found, ns, "all-reduce"))
+    plans[2] = plans[2] + _later(context, ranks)
     return Change.of(plans, peak_bytes=_peak(context, gradients(context.trace).total_bytes))
+
+
+def _later(context: Context, ranks: int) -> Plan:
+    """Steps of the slowest of several ranks that vary as the steps of one do."""
+    steps = simulate(context.graph).steps_ns
+    late = float(steps.std(ddof=1)) * expected_maximum(ranks) if len(steps) > 1 else 0.0
+
+    def first_of_steps(graph: TaskGraph) -> Mask:
+        own = np.flatnonzero((graph.tasks.step >= 0) & computing(graph) & (graph.tasks.row >= 0))
+        _, first = np.unique(graph.tasks.step[own], return_index=True)
+        chosen = np.zeros(len(graph), dtype=bool)
+        chosen[own[first]] = True
+        return chosen
+
+    return Plan().retime(first_of_steps, lambda graph, own: graph.tasks.duration[own] + round(late))
 
 
 def _several(context: Context, ranks: int) -> Machine:
@@ -356,24 +377,6 @@ def _forward_starts(graph: TaskGraph, module: I32, phase: I32) -> dict[tuple[int
     for task in own.tolist():
         found[int(graph.tasks.step[task]), int(module[rows[task]])] = int(graph.tasks.start[task]), task
     return found
-
-
-@transform("bandwidth")
-def bandwidth(context: Context, factor: float) -> Change:
-    """Use a network that is `factor` times as fast.
-
-    A collective takes `t' = t / factor`, where t is its time in the trace.
-
-    A faster network does not reduce latency and waiting for other ranks, which are a part of the time of a collective.
-    So the range of the prediction extends to half of the predicted change.
-    """
-    if factor <= 0:
-        raise ValueError(f"bandwidth:factor={factor}: expected a number above 0")
-    tasks = of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
-    if not tasks.any():
-        raise NotApplicable("the trace has no communication")
-    plan, other = (Plan().scale(tasks, share) for share in (1 / factor, (1 + 1 / factor) / 2))
-    return Change(plan, fast=other) if factor < 1 else Change(plan, slow=other)
 
 
 @transform("hide_communication")

@@ -320,6 +320,22 @@ def test_credentials_in_an_address_are_refused_and_not_printed(url, cache, tmp_p
     assert "secret" not in said
 
 
+@pytest.mark.parametrize(
+    "url, says",
+    [
+        ("http://127.0.0.1:1/x", "http://127.0.0.1:1/x cannot be written, and a web server does not list its files"),
+        ("https://host/x", "https://host/x cannot be written"),
+        ("s3://", "s3:// names no bucket: expected an address such as s3://bucket/baselines"),
+        ("s3:///", "s3:/// names no bucket"),
+    ],
+)
+def test_an_address_that_is_no_store_is_not_an_empty_store(url, says, cache, capsys):
+    assert main(["list", "--dir", url]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
 def test_memory_is_lost_with_the_process_and_refused(cache, tmp_path, capsys, monkeypatch):
     says = (
         "memory://x is in the memory of this process, and is lost with it: choose a directory or another URL with "

@@ -59,6 +59,22 @@ def test_what_was_measured_becomes_baselines_with_their_traces(artifact, tmp_pat
     assert cli.main(["accept", str(artifact), "-k", "test_c"]) == 3
 
 
+def test_the_folder_of_a_report_is_accepted_as_its_run_file_is(artifact, tmp_path, capsys):
+    assert cli.main(["accept", str(artifact.parent)]) == 0
+    assert len(written(tmp_path / "project")) == 3
+    assert capsys.readouterr().out.count("accepted ") == 2
+
+
+@pytest.mark.parametrize("command", ["accept", "refresh", "merge", "report", "export", "ci outputs", "ci comment"])
+def test_a_url_is_no_run_file(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command.split(), "s3://bucket/run.json"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "s3://bucket/run.json is a URL: download the run file first, and name the copy" in said
+    assert said.count("\n") == 1
+
+
 def test_a_folder_elsewhere_is_named_whole(artifact, tmp_path, capsys):
     assert cli.main(["accept", str(artifact), "--dir", str(tmp_path / "elsewhere")]) == 0
     assert f"{tmp_path}/elsewhere/{SLUG}/tests/t/test_a.json" in capsys.readouterr().out

@@ -193,6 +193,42 @@ def test_ranks_of_one_job(ranks, capsys):
     assert again == found
 
 
+def test_changes_of_a_whole_job(ranks, capsys):
+    # Rank 1's gemm of 250 us takes what rank 0's takes, 50 us: as if it were scaled to a fifth.
+    scaled, gone, _ = figures(capsys, ranks, "--apply", "straggler_removed", "--scale", "rank=1,name~gemm:0.2")[
+        "whatif"
+    ]
+    assert gone["name"] == "straggler_removed"
+    assert gone["predicted_step_ns"] == pytest.approx(scaled["predicted_step_ns"], rel=0.01)
+    faster, more, buckets, _ = figures(
+        capsys, ranks, *("--apply", "bandwidth:factor=2", "--apply", "ranks:n=64", "--apply", "bucket_size:cap_mb=1")
+    )["whatif"]
+    # The host decides how long a step takes; only the last one ends with the device.
+    assert faster["predicted_step_ns"] == faster["step_ns"]
+    assert faster["notes"] == [
+        "all collectives have about one size, so their latency is not known, and the range covers all of it"
+    ]
+    assert "64 ranks are extrapolated from 2" in more["notes"]
+    assert "do not add up to the gradients" in buckets["reason"]
+
+
+def test_a_change_of_a_job_without_one(file, ranks, capsys):
+    for name in ("straggler_removed", "ranks:n=4", "bucket_size:cap_mb=1"):
+        [found] = figures(capsys, file, "--apply", name)["whatif"]
+        assert found["predicted_step_ns"] is None
+        assert found["reason"] == "the ranks of a job can only be changed together: pass the traces of several ranks"
+    assert main(["whatif", str(ranks), "--apply", "straggler_removed:rank=5"]) == 2
+    assert capsys.readouterr().err.strip().endswith("straggler_removed:rank=5: the traces are of ranks 0, 1")
+    assert main(["whatif", str(ranks), "--apply", "bandwidth"]) == 2
+    assert "expected either a factor or bytes_per_s above 0" in capsys.readouterr().err
+
+
+def test_the_step_time_of_a_job(ranks, capsys):
+    [found] = figures(capsys, ranks, "--step-time", "0.9ms", "--apply", "straggler_removed")["whatif"]
+    assert found["step_ns"] == pytest.approx(900_000, rel=0.002)
+    assert found["predicted_step_ns"] == found["step_ns"]
+
+
 def test_the_report_on_ranks(ranks, capsys):
     assert main(["whatif", str(ranks), "--scale", "rank=1,name~gemm:0.2"]) == 0
     out = " ".join(capsys.readouterr().out.split())

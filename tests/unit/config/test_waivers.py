@@ -106,7 +106,7 @@ def test_what_an_entry_must_have(key):
         (('"12%"', '"2MiB"'), "limit of step_time"),
         (("2026-12-01", '"2026-12-01"'), "until is not a date: expected a date without quotes"),
         (("2026-12-01", "2026-12-01T10:00:00"), "until is not a date"),
-        (("2026-12-01", "2026-13-01"), "is not valid TOML"),
+        (("2026-12-01", "2026-13-01"), "(at line 6, column "),
         (('"ana"', '"   "'), "who is not a text, or is empty"),
         (('who = "ana"', 'owner = "ana"'), "unknown key owner: the keys are test, limit"),
         (("[[waiver]]", "[[waivers]]"), "unknown table or key waivers: write every waiver as [[waiver]]"),

@@ -1,5 +1,6 @@
 """Run files from files, folders and file systems of fsspec."""
 
+import socket
 import sys
 
 import fsspec
@@ -146,6 +147,21 @@ def test_no_token_is_printed(monkeypatch):
         read("https://me:SECRET@host/runs?sig=SECRET")
     assert "SECRET" not in str(error.value)
     assert "https://host/runs" in str(error.value)
+
+
+@pytest.mark.parametrize("url", ["s3://me:SECRET@bucket/runs", "simplecache::gs://SECRET@bucket/runs"])
+def test_credentials_before_a_bucket_are_refused_and_not_printed(url):
+    with pytest.raises(HistoryError, match="bucket/runs: a bucket has no user name or password") as error:
+        read(url)
+    assert "SECRET" not in str(error.value)
+
+
+def test_a_web_server_that_is_away_is_no_empty_folder():
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/runs"
+        with pytest.raises(HistoryError, match=f"there is no run file at {url}: Cannot connect"):
+            read(url)
 
 
 @pytest.mark.parametrize(

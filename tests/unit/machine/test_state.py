@@ -104,7 +104,7 @@ def test_only_processors_that_may_be_used_count(monkeypatch):
     monkeypatch.setattr(state.os, "sched_getaffinity", lambda _: {1})
     lines = "cpu  900 0 0 0 0 0 0 0 0 0\ncpu0 800 0 0 0 0 0 0 0 0 0\ncpu1 60 1 2 7 7 3 4 30 0 0\nintr 5\n"
     monkeypatch.setattr(state.Path, "read_text", lambda self: lines if str(self) == "/proc/stat" else "")
-    monkeypatch.setattr(state, "_group_ticks", lambda: 50)
+    monkeypatch.setattr(state, "_group_ticks", lambda groups: 50)
     ticks = os.sysconf("SC_CLK_TCK")
     found = state.Busy.now()
     assert (found.all_s, found.group_s) == (100 / ticks, 50 / ticks)

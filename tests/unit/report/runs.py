@@ -7,6 +7,7 @@ from pathlib import Path
 from pytest_perfdl.model.record import Call, Finding, Key, MeasurementPlan, Occasion, Record, Row, Series
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.curve import CurveTime, Figure, Fitted, JudgedCurve, Size
+from pytest_perfdl.results.ranks import RankComparison, RankSide, RankTimes
 from pytest_perfdl.results.run import Exemplars, Result, Run
 from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, Cause, Judgement, MetricVerdict, SourceDiff
 from pytest_perfdl.scaling.growth import Growth, IntervalEstimate
@@ -251,6 +252,40 @@ def each_verdict():
         )
         for verdict in REASONS
     ]
+
+
+def rank_times(own, communication, *, compute, input_=0.2, host=1.0, overlap=0.83):
+    """One rank's times, in milliseconds."""
+    ns = [round(ms * 1e6) for ms in (own, compute, input_, host, communication)]
+    return RankTimes(*ns, overlap)
+
+
+def rank_side(*ranks, step=40.0, waits=None, collectives=2.0):
+    """The ranks of one side; `waits` in milliseconds."""
+    count = len(ranks)
+    found = waits or [[0.0] * count for _ in range(count)]
+    return RankSide(
+        tuple(ranks),
+        round(step * 1e6),
+        tuple(tuple(round(ms * 1e6) for ms in row) for row in found),
+        collectives * count,
+        4_194_304.0 * count,
+    )
+
+
+def with_ranks(test="tests/perf/test_ddp.py::test_train_step", *, count=2, call=""):
+    """A test of several ranks, the second of which computes 12.1 ms longer; the others wait for it."""
+    quick, slow = rank_times(36.0, 4.0, compute=34.8), rank_times(48.1, 4.0, compute=46.9)
+    base = rank_side(*[quick] * count, waits=[[0.0 if i == j else 0.25 for j in range(count)] for i in range(count)])
+    waiting = rank_times(36.0, 16.1, compute=34.8, overlap=0.41)
+    new = rank_side(
+        *[slow if rank == 1 else waiting for rank in range(count)],
+        step=52.1,
+        waits=[[12.35 if j == 1 and i != 1 else 0.0 for j in range(count)] for i in range(count)],
+    )
+    blame = (cause("aten::addmm", (24, 8_100_000), (24, 20_200_000), 0.98, rank=1, call=call),)
+    one = result("regressed", test, metrics=[timed(base=40_000_000, new=52_100_000, times_over=10.1)], blame=blame)
+    return replace(one, judgement=replace(one.judgement, ranks=(RankComparison(call, base, new, 1, "compute"),)))
 
 
 def hostile():

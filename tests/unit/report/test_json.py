@@ -10,6 +10,8 @@ from pytest_perfdl.results.run import Exemplars
 from unit.report import runs
 
 TEST_KEYS = {
+    "ranks",
+    "rank_times",
     "breakdowns",
     "id",
     "file",
@@ -98,6 +100,7 @@ def test_a_regressed_test():
         "kind": "operator",
         "name": "aten::elementwise_mul",
         "call": "",
+        "rank": None,
         "status": "new",
         "base_count": 0,
         "new_count": 48,

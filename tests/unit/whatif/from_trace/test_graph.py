@@ -496,3 +496,49 @@ def test_a_program_s_path_agrees_with_the_walk(program):
     )
     graph = check(made)
     assert simulate(graph).span_ns == critical_path(made).span_ns
+
+
+def reducing_behind_kernels(first_until=300, second_from=302):
+    """Two kernels of 100 us, each with an all-reduce behind it on another stream, then an update; launched ahead."""
+    reduce = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
+    return trace(
+        *(launch(3 * number, 2, number) for number in range(4)),
+        x("Optimizer.step#SGD.step", 11, 10, "user_annotation"),
+        launch(12, 2, 4),
+        kernel("gemm", 20, 100, 0),
+        kernel(reduce, 122, first_until - 122, 1, stream=20),
+        kernel("gemm", 121, 100, 2),
+        kernel(reduce, second_from, 50, 3, stream=20),
+        kernel("update", 400, 10, 4),
+    )
+
+
+def starts(made, plan):
+    """Starts of the second all-reduce and of the update in microseconds."""
+    edited = plan.apply(made)
+    found = simulate(edited).start
+    assert found.tolist() == slow(edited)
+    rows = [edited.names.index(name) for name in ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", "update")]
+    return [float(found[np.flatnonzero(edited.tasks.name == row)[-1]]) / 1000 for row in rows]
+
+
+def test_a_collective_waits_for_the_kernels_launched_before_it_even_if_its_stream_was_busy():
+    made = task_graph(reducing_behind_kernels())
+    assert starts(made, Plan()) == [302, 400]
+    # The second one followed the first. Without that one's time it waits for the second gemm, which ends at 221, and
+    # for the usual gap of 1 us.
+    first = Select(kind=TaskKind.COMMUNICATION)(made)
+    first[np.flatnonzero(first)[1:]] = False
+    assert starts(made, Plan().scale(first, 0.0))[0] == 222
+    # One that had begun before that gemm ended was not asked for behind it: it follows the first one.
+    early = task_graph(reducing_behind_kernels(first_until=200, second_from=202))
+    assert starts(early, Plan().scale(first, 0.0))[0] == 124
+
+
+def test_an_update_waits_for_collectives_even_if_they_were_hidden():
+    # The update began 48 us after the second all-reduce had ended, for another reason.
+    made = task_graph(reducing_behind_kernels())
+    longer = starts(made, Plan().scale(Select(kind=TaskKind.COMMUNICATION), 2.0))
+    # They end at 122 + 356 and, 2 us later, 100 behind that.
+    assert longer[0] == 480
+    assert longer[1] >= 580

@@ -18,6 +18,7 @@ _MACHINERY = (
     *(str(Path(str(module.__file__)).parent) + "/" for module in (_pytest, pluggy, pytest, pytest_perfdl)),
 )
 """Where the frames begin that are the same around every test: pytest's, ours, and code without a file."""
+_PACKAGES = {"site-packages", "dist-packages"}
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
@@ -46,9 +47,14 @@ def user_stack(text: str, root: str) -> tuple[str, str]:
         own = [match for match in frames if not match["file"].startswith(_MACHINERY)]
         if own:
             kept.append("\n".join((head, *(match[0] for match in own))))
-            users = (match for match in own if not match["file"].startswith(_INSTALLED))
+            users = (match for match in own if not _is_installed(match["file"]))
             place = next((_place(match, root) for match in users), place)
     return place, "\n\n".join(kept) or text
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a file is the standard library's or an installed package's, of this environment or of one below it."""
+    return file.startswith(_INSTALLED) or not _PACKAGES.isdisjoint(Path(file).parts)
 
 
 def _place(frame: re.Match[str], root: str) -> str:

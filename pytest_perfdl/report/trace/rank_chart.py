@@ -1,0 +1,201 @@
+"""All ranks of a job on one time axis, as inline SVG: what each does when, and where collectives start.
+
+What a rank does is told by the height of its bar, beside the color: a chart is also read in print and without colors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from pytest_perfdl.analysis.ranks import Collective, RankFigures
+from pytest_perfdl.analysis.ranks.timeline import CLASSES, Timeline
+from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.report.ticks import ticks
+from pytest_perfdl.report.trace.ranks import straggler_place
+from pytest_perfdl.report.waits import ALIKE
+
+MOST_STEPS = 6
+"""Steps that a chart shows."""
+MOST_ROWS = 32
+"""Ranks that a chart shows; of more the telling ones."""
+BINS = 1200
+"""Parts that the time axis has: of each the class is shown that takes most of it."""
+COLLECTIVES = 40
+"""Collectives that are marked: those that ranks wait in longest."""
+_NAMES, _LEFT, _WIDTH, _RIGHT, _TOP = 76, 4, 1024, 32, 20
+_HEIGHT = {"compute": 1.0, "input": 0.75, "host": 0.4, "communication": 0.6, "waiting": 0.16}
+"""Of a bar, as a share of the row's."""
+NAMES = {
+    "compute": "compute",
+    "input": "waiting for input",
+    "host": "host, nothing runs",
+    "communication": "communication, exposed",
+    "waiting": "waiting for other ranks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RankChart:
+    """The chart, and what it shows."""
+
+    names: Markup
+    """The ranks' names, which stay where they are while the chart beside them is moved; at the same scale."""
+    svg: Markup
+    title: str
+    note: str
+
+
+def chosen_steps(figures: RankFigures) -> tuple[int, ...]:
+    """Steps that the chart shows: from the one before the straggler begins, else the last ones."""
+    steps, found = figures.step_numbers, figures.straggler
+    first = max(len(steps) - MOST_STEPS, 0)
+    if found is not None and found.since_step in steps:
+        first = min(max(steps.index(found.since_step) - 1, 0), first)
+    return steps[first : first + MOST_STEPS]
+
+
+def rank_chart(timeline: Timeline, figures: RankFigures, shown: Sequence[int]) -> RankChart:
+    """Draw some of the ranks.
+
+    Parameters
+    ----------
+    shown
+        Their places, in order.
+    """
+    row = 22 if len(shown) <= ALIKE else 13
+    bar = round(row * 0.75)
+    marked = straggler_place(figures)
+    bottom = _TOP + row * len(shown)
+    span = timeline.end_ns - timeline.start_ns
+    names: list[Markup] = []
+    parts: list[Markup] = []
+    for at, place in enumerate(shown):
+        top, name = _TOP + at * row, f"rank {figures.ranks[place].rank}"
+        if place == marked:
+            band = Markup('<rect class="marked" x="0" y="{}" width="{}" height="{}"/>')
+            names.append(band.format(top, _NAMES, row))
+            parts.append(band.format(top, _LEFT + _WIDTH, row))
+            name = f"▸ {name}"
+        names.append(
+            Markup('<text class="{}" x="{}" y="{:g}">{}</text>').format(
+                "name marked" if place == marked else "name", _NAMES - 6, top + row * 0.68, name
+            )
+        )
+    bin_width = _WIDTH / timeline.codes.shape[1]
+    for code, kind in enumerate(CLASSES):
+        height = max(2, round(bar * _HEIGHT[kind]))
+        path = "".join(
+            f"M{_LEFT + first * bin_width:.1f} {_TOP + at * row + (row + bar) / 2 - height:g}"
+            f"h{(last - first) * bin_width:.1f}v{height}h-{(last - first) * bin_width:.1f}z"
+            for at, place in enumerate(shown)
+            for first, last in _runs(timeline, place, code)
+        )
+        if path:
+            parts.append(Markup('<path class="of-{}" d="{}"/>').format(kind, path))
+    parts += _steps(timeline, shown, row)
+    drawn = _collectives(timeline, figures)
+    parts += _starts(drawn, timeline, figures, shown, row)
+    for tick in ticks(0, span, most=6):
+        x = _LEFT + tick / span * _WIDTH
+        text = format_quantity(tick, "ns") if tick else "0"
+        parts.append(
+            Markup('<path class="tick" d="M{0:.1f} {1}v4"/><text class="axis" x="{0:.1f}" y="{2}">{3}</text>').format(
+                x, bottom, bottom + 17, text
+            )
+        )
+    numbers = timeline.steps
+    which = f"step {numbers[0]}" if len(numbers) == 1 else f"steps {numbers[0]} to {numbers[-1]}"
+    if numbers[0] < 0:
+        which = "the whole trace"
+    title = f"Ranks on one time axis, {which} of the trace" if numbers[0] >= 0 else f"Ranks on one time axis, {which}"
+    label = f"{title}: {len(shown)} rows, one for each rank; the table of ranks has the numbers"
+    svg = Markup('<svg class="ranks" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
+        label, _LEFT + _WIDTH + _RIGHT, bottom + 24, Markup("").join(parts)
+    )
+    beside = Markup('<svg class="ranks names" aria-hidden="true" viewBox="0 0 {} {}">{}</svg>').format(
+        _NAMES, bottom + 24, Markup("").join(names)
+    )
+    return RankChart(beside, svg, title, _note(timeline, figures, drawn, marked is not None, len(shown)))
+
+
+def _note(timeline: Timeline, figures: RankFigures, drawn: Sequence[Collective], marked: bool, shown: int) -> str:
+    said = []
+    if marked:
+        said.append("▸: the straggler.")
+    if drawn:
+        said.append(
+            "Thin lines connect the starts of one collective on its ranks"
+            + (f", for the {len(drawn)} that ranks wait in longest." if len(drawn) == COLLECTIVES else ".")
+        )
+    width = (timeline.end_ns - timeline.start_ns) // timeline.codes.shape[1]
+    said.append(f"Each {format_quantity(width, 'ns')} of the axis shows what takes most of it.")
+    if shown < len(figures.ranks):
+        said.append(f"{shown} of {len(figures.ranks)} ranks are shown.")
+    return " ".join(said)
+
+
+def _runs(timeline: Timeline, place: int, code: int) -> Iterator[tuple[int, int]]:
+    """First and end of neighboring bins of one class."""
+    same = np.concatenate(([False], timeline.codes[place] == code, [False]))
+    edges = np.flatnonzero(same[1:] != same[:-1]).tolist()
+    yield from zip(edges[::2], edges[1::2], strict=True)
+
+
+def _steps(timeline: Timeline, shown: Sequence[int], row: int) -> Iterator[Markup]:
+    """A mark where a step begins on each rank, and its number above."""
+    if timeline.steps[0] < 0:
+        return
+    span = timeline.end_ns - timeline.start_ns
+    scale = _WIDTH / span
+    for number, opens in zip(timeline.steps, timeline.opens_ns, strict=True):
+        x = [_LEFT + (int(opens[place]) - timeline.start_ns) * scale for place in shown]
+        path = "".join(f"M{left:.1f} {_TOP + at * row}v{row}" for at, left in enumerate(x))
+        yield Markup('<path class="step" d="{}"/><text class="step" x="{:.1f}" y="{}">step {}</text>').format(
+            path, x[0] + 3, _TOP - 6, number
+        )
+
+
+def _collectives(timeline: Timeline, figures: RankFigures) -> list[Collective]:
+    inside = [
+        each
+        for each in figures.collectives
+        if min(each.start_ns) >= timeline.start_ns and max(each.start_ns) <= timeline.end_ns
+    ]
+    longest = sorted(inside, key=lambda each: -sum(each.wait_ns))[:COLLECTIVES]
+    return sorted(longest, key=lambda each: min(each.start_ns))
+
+
+def _starts(
+    drawn: Sequence[Collective], timeline: Timeline, figures: RankFigures, shown: Sequence[int], row: int
+) -> Iterator[Markup]:
+    """A line through the starts of each collective on its ranks."""
+    scale = _WIDTH / (timeline.end_ns - timeline.start_ns)
+    at = {figures.ranks[place].rank: position for position, place in enumerate(shown)}
+    path = []
+    for each in drawn:
+        known = [(rank, start) for rank, start in zip(each.ranks, each.start_ns, strict=True) if rank in at]
+        points = [
+            f"{_LEFT + (start - timeline.start_ns) * scale:.1f} {_TOP + (at[rank] + 0.5) * row:g}"
+            for rank, start in sorted(known, key=lambda pair: at[pair[0]])
+        ]
+        if len(points) > 1:
+            path.append("M" + "L".join(points))
+    if path:
+        yield Markup('<path class="starts" d="{}"/>').format("".join(path))
+
+
+def legend() -> list[tuple[str, str, Markup]]:
+    """Class, name and swatch of what the bars say."""
+    found = []
+    for kind in CLASSES:
+        height = max(2, round(14 * _HEIGHT[kind]))
+        swatch = Markup(
+            '<svg class="ranks swatch" aria-hidden="true" width="22" height="14" viewBox="0 0 22 14">'
+            '<path class="of-{}" d="M0 {}h22v{}h-22z"/></svg>'
+        ).format(kind, 14 - height, height)
+        found.append((kind, NAMES[kind], swatch))
+    return found

@@ -34,9 +34,9 @@ LEAST, MOST = 0.03, 0.5
 """Shares of the step that stragglers cost."""
 
 
-def names(count: int = 100) -> list[str]:
-    """Of `count` sets of each kind, one of each in turn."""
-    return [f"{kind}-{number:03d}" for number in range(count) for kind in (*CAUSES, "none")]
+def names(count: int = 100, first: int = 0) -> list[str]:
+    """Of `count` sets of each kind, one of each after another. Sets from another `first` on are other draws."""
+    return [f"{kind}-{number:03d}" for number in range(first, first + count) for kind in (*CAUSES, "none")]
 
 
 def made(name: str) -> Spec:

@@ -192,6 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--count", type=int, default=100, help="sets of each kind (default: 100)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first set of each kind (default: 0)")
     parser.add_argument("--spot", type=int, default=25, help="also ask the command about one in so many (default: 25)")
     parser.add_argument("--only", default="", help="only sets whose names contain this text")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the traces there (4 GB), and use those that are there")
@@ -199,7 +200,7 @@ def main() -> None:
         "--results", metavar="FILE", help="a line of JSON for each set; sets that it has are not evaluated again"
     )
     arguments = parser.parse_args()
-    chosen = [name for name in generated_sets.names(arguments.count) if arguments.only in name]
+    chosen = [name for name in generated_sets.names(arguments.count, arguments.first) if arguments.only in name]
     results = kept(arguments.results)
     todo = [name for name in chosen if name not in {result.name for result in results}]
     begun = time.monotonic()

@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import chrome_files
-from job_rank import Event, listed
+from device_rank import listed
+from job_rank import Event
 from job_spec import Model, Spec, Straggler
 from simulated_job import simulate
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import job_steps
+from device_rank import DeviceRank
 from discrete_events import Clock, Collective, ends, ring
-from job_rank import DeviceRank, Event, HostRank
+from host_rank import HostRank
+from job_rank import Event
 from job_spec import Spec
 
 

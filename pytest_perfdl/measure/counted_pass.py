@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.analysis.account.peak import GROWING_STEPS
-from pytest_perfdl.measure import flops, profiled_pass
+from pytest_perfdl.measure import flops, process_group, profiled_pass
 from pytest_perfdl.measure.commands import Count, Counted
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.tensor_roles import held_storages
@@ -147,7 +147,9 @@ def _recorded(
     finally:
         delete_file(path, Path(command.scratch))
     figures = memory_figures(trace)
-    if figures is not None and command.exemplar is not None and not periods:
+    # All ranks take the same steps and get the same path, but the exemplar is of the first one.
+    own = process_group.current().rank == 0
+    if figures is not None and command.exemplar is not None and not periods and own:
         with Optional("no-memory-picture", "the memory timeline", notes):
             peaks = [max(each) for each in zip(*(device.peak_bytes for device in figures.devices), strict=True)]
             highest = max(range(command.steps, len(peaks)), key=peaks.__getitem__)

@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file of the measurements (JSON Lines); an existing one is resumed (default: in the git folder)",
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the report on the commit as HTML")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the report on the commit as HTML")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument(
         "arguments",
@@ -141,12 +141,12 @@ def run(arguments: argparse.Namespace) -> int:
         )
         try:
             answer = search.run()
-            if arguments.output is not None and answer.comparison is not None:
+            if arguments.out is not None and answer.comparison is not None:
                 request = answer.comparison.request
                 if not (measure.report(request) / "index.html").is_file():
                     say_progress("measuring the commit against its parent again, for the report\n")
                     measure.measure(request, answer.metric, arguments.limit)
-                _write(measure.report(request) / "index.html", arguments.output)
+                _write(measure.report(request) / "index.html", arguments.out)
         except KeyboardInterrupt:
             say_progress(f"interrupted: the same command goes on from {shown(log.path)}\n")
             return INTERRUPTED
@@ -195,8 +195,8 @@ def _between_environments(arguments: argparse.Namespace) -> int:
         except PerfdlError:
             lines.failed()
             raise
-        if arguments.output is not None and answer.proof is not None:
-            _write(measure.report(answer.proof.request) / "index.html", arguments.output)
+        if arguments.out is not None and answer.proof is not None:
+            _write(measure.report(answer.proof.request) / "index.html", arguments.out)
     if arguments.json:
         print_json(to_json(answer))
     else:
@@ -227,8 +227,8 @@ def _check(arguments: argparse.Namespace, options: Sequence[str]) -> None:
         raise CommandError(f"{ours[0]} cannot be used with bisect: remove it")
     if arguments.metric is not None and not is_searchable(arguments.metric):
         raise CommandError(f"--metric: {arguments.metric!r} cannot be searched by: use a time or a count")
-    if arguments.output is not None and not arguments.output.resolve().parent.is_dir():
-        raise CommandError(f"--output: no folder {shown(arguments.output.resolve().parent)}: create it first")
+    if arguments.out is not None and not arguments.out.resolve().parent.is_dir():
+        raise CommandError(f"--out: no folder {shown(arguments.out.resolve().parent)}: create it first")
 
 
 def _suite(tests: str, revisions: Sequence[str], test: str, options: tuple[str, ...]) -> Suite:
@@ -355,13 +355,13 @@ class _Lines:
 
 def _write(made: Path, output: Path) -> None:
     if not made.is_file():
-        raise CommandError("the comparison with the parent left no report: try again without --output")
+        raise CommandError("the comparison with the parent left no report: try again without --out")
     try:
         beside = output.with_name(f"{output.name}.perfdl.tmp")
         shutil.copyfile(made, beside)
         beside.replace(output)
     except OSError as error:
-        raise CommandError(f"--output: {shown(output)} cannot be written: {error.strerror}") from error
+        raise CommandError(f"--out: {shown(output)} cannot be written: {error.strerror}") from error
     say_progress(f"report {shown(output)}\n")
 
 

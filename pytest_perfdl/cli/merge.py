@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-o",
-        "--output",
+        "--out",
         metavar="FOLDER",
         type=Path,
         default=Path("perf-report"),
@@ -40,10 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report.terminal import summary_lines
 
     files = list(dict.fromkeys(arguments.runs))
-    folder: Path = arguments.output
+    folder: Path = arguments.out
     for path in files:
         if path.parent.resolve() == folder.resolve():
-            raise CommandError(f"{path} would be replaced by the merged report: choose another folder with --output")
+            raise CommandError(f"{path} would be replaced by the merged report: choose another folder with --out")
     found = merged({path: read_run(path, folder) for path in files}, partial=arguments.partial)
     for remark in found.remarks:
         say(remark)

@@ -129,7 +129,7 @@ def test_a_slowdown_that_changes_no_count_is_found_by_time(project):
     before, after = model(sleep=0.002), model(sleep=0.004)
     commits = history(project, before, after, after)
     page = project.root.parent / "page.html"
-    done = bisect(project, "--output", str(page), commits[0], "HEAD", ID, *QUICK)
+    done = bisect(project, "--out", str(page), commits[0], "HEAD", ID, *QUICK)
     assert done.code == 0, done.output
     assert f"found: {commits[1][:9]} c1" in done.output
     assert "paired rounds" in done.output

@@ -149,7 +149,7 @@ def test_the_command_of_a_mixture(tmp_path):
 
 
 def test_each_comparison_keeps_its_own_report(tmp_path):
-    """The one of the culprits alone is written with --output, and it need not be the last that was made."""
+    """The one of the culprits alone is written with --out, and it need not be the last that was made."""
     child = MixtureChild(types.SimpleNamespace(), "test_a.py", (), tmp_path)
     requests = [
         Request(name, "old", timed) for name in (NEW, "a", "b", ",".join(NAMES * 50)) for timed in (True, False)

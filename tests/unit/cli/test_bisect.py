@@ -72,7 +72,7 @@ def counted(repository, monkeypatch):
         (("HEAD~1", "HEAD", TEST, "--metric", "speed"), "--metric: 'speed' cannot be searched by"),
         (("HEAD~1", "HEAD", TEST, "--limit", "0"), "'0' is not a percentage above 0, such as 1.5"),
         (("HEAD~1", "HEAD", TEST, "--budget", "x"), "'x' is not a number of seconds above 0"),
-        (("HEAD~1", "HEAD", TEST, "--output", "absent/page.html"), "--output: no folder absent: create it first"),
+        (("HEAD~1", "HEAD", TEST, "--out", "absent/page.html"), "--out: no folder absent: create it first"),
         (("HEAD~1", "HEAD", TEST, "--", "--perf-json=x"), "--perf-json=x cannot be used with bisect: remove it"),
     ],
 )

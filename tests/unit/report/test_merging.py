@@ -84,7 +84,7 @@ def test_shards_become_one_report_with_their_traces(two, tmp_path, capsys):
 
 def test_the_exit_code_is_that_of_the_shards_own_verdicts(two, tmp_path):
     changed(two[0], lambda data: [test.update(fails=False) for test in data["tests"]])
-    assert cli.main(["merge", *map(str, two), "--output", str(tmp_path / "here")]) == 0
+    assert cli.main(["merge", *map(str, two), "--out", str(tmp_path / "here")]) == 0
     assert (tmp_path / "here" / "index.html").is_file()
 
 
@@ -169,8 +169,8 @@ def test_a_test_in_two_shards_and_one_in_none(two, tmp_path, capsys):
 
 def test_a_shard_is_not_replaced_by_the_report(two, tmp_path, capsys):
     before = two[0].read_bytes()
-    line = refused(capsys, *two, "--output", tmp_path / "shards" / "x" / ".." / "one")
-    assert line == f"{two[0]} would be replaced by the merged report: choose another folder with --output"
+    line = refused(capsys, *two, "--out", tmp_path / "shards" / "x" / ".." / "one")
+    assert line == f"{two[0]} would be replaced by the merged report: choose another folder with --out"
     assert two[0].read_bytes() == before
 
 

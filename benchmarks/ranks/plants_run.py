@@ -152,7 +152,7 @@ def write(folder: Path, plant: Plant, *, planted: bool) -> None:
 def environment() -> dict[str, str]:
     """This checkout's plugin, without what the caller's shell sets for its own pytest."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_", "PERFDL_"))}
-    return kept | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "120"}
+    return kept | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
 
 
 def outcome_of(plant: Plant, test: Mapping[str, Any], exit_code: int, seconds: float) -> Outcome:

@@ -48,7 +48,7 @@ def _row(record: Outline) -> tuple[str, ...]:
         format_quantity(statistics.median(series.values), series.unit)
         for call in record.calls
         for name, series in call.metrics.items()
-        if general(name) == "block_time" and series.values
+        if general(name) == "step_time" and series.values
     ]
     commit = (last.commit or "")[:9]
     repeats = sum(occasion.repeats for occasion in record.occasions)

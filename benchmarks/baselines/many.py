@@ -4,7 +4,7 @@
 
 Of collecting, what a run does with baselines is timed in this process: it counts them, removes what killed writers
 left, and estimates how long the tests take. Each is the least of several; CPU seconds, too, since other processes
-disturb them less.
+disturb them less. The source of the tests is hashed whatever baselines there are, so it has a line of its own.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import runpy
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -31,6 +34,7 @@ from pytest_perfdl.baseline.remote import opened  # noqa: E402
 from pytest_perfdl.config.settings import header, resolve  # noqa: E402
 from pytest_perfdl.model.record import Code, Key, Occasion  # noqa: E402
 from pytest_perfdl.model.units import plural  # noqa: E402
+from pytest_perfdl.workers.identity import _definitions, test_hash  # noqa: E402
 
 TESTS, TEST_FILES, KEYS, REPEATS, ROWS, FILES = 1000, 20, 3, 10, 40, 30
 
@@ -91,6 +95,20 @@ def collecting(root: Path, each_file: int = TESTS // TEST_FILES) -> tuple[float,
     return taken
 
 
+def hashing(root: Path) -> tuple[float, float]:
+    """Seconds and CPU seconds of what a run then does with the source of all tests."""
+    modules = [runpy.run_path(str(path)) for path in sorted((root / "tests").glob("test_*.py"))]
+    tests: list[Any] = [
+        SimpleNamespace(function=value) for each in modules for name, value in each.items() if name.startswith("test_")
+    ]
+    _definitions.cache_clear()
+    start, cpu = time.perf_counter(), time.process_time()
+    found = [test_hash(test) for test in tests]
+    taken = time.perf_counter() - start, time.process_time() - cpu
+    assert len(found) % TEST_FILES == 0, found
+    return taken
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=5, help="of each command; the least counts (%(default)s)")
@@ -103,6 +121,8 @@ def main() -> None:
         print(f"perfdl list: {listed[0]:.2f} s ({listed[1]:.2f} CPU seconds)")
         added = min(collecting(root) for _ in range(times))
         print(f"collecting: {1000 * added[0]:.0f} ms ({1000 * added[1]:.0f} ms of CPU)")
+        hashed = min(hashing(root) for _ in range(times))
+        print(f"hashing the source of the tests: {1000 * hashed[0]:.0f} ms ({1000 * hashed[1]:.0f} ms of CPU)")
 
 
 if __name__ == "__main__":

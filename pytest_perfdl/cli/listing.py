@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _row(record: Outline) -> tuple[str, ...]:
     last = record.occasions[-1]
     times = [
-        format_quantity(statistics.median(series.values), series.unit)
+        format_quantity(_mean(series.values), series.unit)
         for call in record.calls
         for name, series in call.metrics.items()
         if general(name) == "step_time" and series.values
@@ -54,6 +54,11 @@ def _row(record: Outline) -> tuple[str, ...]:
     repeats = sum(occasion.repeats for occasion in record.occasions)
     note = layout.cut(visible(record.note or ""), _NOTE)
     return visible(record.test), str(repeats), visible(last.date[:10]), visible(commit), ", ".join(times), note
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Over the processes, as `perfdl history` has it."""
+    return statistics.geometric_mean(values) if min(values) > 0 else statistics.fmean(values)
 
 
 def _by_machine(records: Sequence[Outline]) -> dict[str, list[Outline]]:

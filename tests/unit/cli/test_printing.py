@@ -42,7 +42,7 @@ def test_records_are_printed_as_plain_text(stored, arguments, capsys):
 
 def test_the_list_shows_the_step_time_of_history(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    times = {"block_time": timed(9e6, 9e6, 9e6), "step_time": timed(2e6, 3e6, 7e6)}
+    times = {"block_time": timed(9e6, 9e6, 9e6), "step_time": timed(1e6, 2e6, 4e6 * 1.5**3)}
     Store(tmp_path, "baselines").save(record(times), {})
     assert cli.main(["list"]) == 0
     assert capsys.readouterr().out.splitlines()[2].endswith("3.000 ms")

@@ -17,7 +17,7 @@ from pytest_perfdl.analysis.events.communication import collective_annotation_ro
 from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.enclosing import innermost
 from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.launches import Launches, launches
 from pytest_perfdl.analysis.events.steps import Steps
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
@@ -83,6 +83,9 @@ class Calls:
     end: I64
     issued: I64
     """When the host issued it: start of the launching call, or of the `c10d::*` operator; `start` where unknown."""
+    ready: I64
+    """When it could have started, had its queue been empty: all kernels issued before it have ended, as a collective
+    waits for what it sends; without device events when it was issued."""
     bytes: I64
     """Size as nccl-tests count it: of the larger of input and output over all ranks of the group, so that of an
     all_gather what each rank has afterwards; -1 where the trace does not say."""
@@ -162,8 +165,10 @@ def calls_of(trace: Trace, steps: Steps, exposed: Intervals, groups: Mapping[str
         of = np.full(len(trace), -1, dtype=np.intp)
         of[joined.device] = device_steps(trace, steps, joined)
         step = of[rows]
+        ready = np.minimum(_computed(trace, joined, issued), start[rows])
     else:
         step = steps.of_host_time(issued)
+        ready = issued
 
     def column(name: str) -> I64:
         return np.array([getattr(call, name) for call in found], dtype=np.int64)
@@ -177,6 +182,7 @@ def calls_of(trace: Trace, steps: Steps, exposed: Intervals, groups: Mapping[str
         start=start[rows] + trace.base_ns,
         end=end[rows] + trace.base_ns,
         issued=issued + trace.base_ns,
+        ready=ready + trace.base_ns,
         bytes=column("bytes"),
         group_size=column("group_size"),
         step=step,
@@ -184,6 +190,16 @@ def calls_of(trace: Trace, steps: Steps, exposed: Intervals, groups: Mapping[str
         exposed_ns=exposed.within(start[rows], end[rows]),
         row=rows,
     )
+
+
+def _computed(trace: Trace, joined: Launches, issued: I64) -> I64:
+    """When all kernels that compute and are launched before a moment have ended; not before that moment."""
+    computes = joined.linked & ~communication_kernels(trace)[joined.device]
+    launched, ended = trace.start[joined.call[computes]], trace.end[joined.device[computes]]
+    order = np.argsort(launched, kind="stable")
+    latest = np.maximum.accumulate(ended[order])
+    before = np.searchsorted(launched[order], issued)
+    return np.where(before > 0, np.maximum(latest[before - 1], issued), issued) if len(latest) else issued
 
 
 class _Told(msgspec.Struct, gc=False):

@@ -29,7 +29,7 @@ def evidence(*, extra=(), link=(), roles=None, held=True, seed=0, noise=2000, ra
         held_ns=holds.astype(np.int64),
         link_late_ns=late.astype(np.int64),
         link_excess_ns=excess.astype(np.int64),
-        roles=tuple(roles or (0,) * ranks),
+        roles=dict.fromkeys(classes, tuple(roles or (0,) * ranks)),
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -50,9 +50,6 @@ _ITEM = {
 
 _RUN_AS = {"reduce_scatter": ("reduce_scatter", "all_reduce")}
 """What gloo's annotation may say for an operator of a kind: it reduces all and scatters itself."""
-
-THREADS = 8
-"""Calls that a back end's threads may run in another order than they were issued in."""
 
 _ISSUING = re.compile(r"c10d::", re.IGNORECASE)
 _FUNCTIONAL = re.compile(r"_c10d_functional::")
@@ -288,10 +285,11 @@ def _on_host(trace: Trace, groups: Mapping[str, tuple[int, ...]]) -> list[_Call]
     annotations = collective_annotation_rows(trace)
     annotations = annotations[trace.category[annotations] == Category.USER_ANNOTATION]
     operators = trace.matching(_ISSUING.match, trace.rows(Category.CPU_OP))
-    left: defaultdict[str, deque[_Run]] = defaultdict(deque)
+    left: defaultdict[str, defaultdict[int, deque[_Run]]] = defaultdict(lambda: defaultdict(deque))
     starts = trace.start[annotations].tolist()
     for row, start, told in zip(annotations.tolist(), starts, trace.decode_args(annotations, _Issue), strict=True):
-        left[kind_of(trace.name_of(row))].append(_Run(row, start, _sizes(told)[:1], _dtype(told)))
+        size = next(iter(_sizes(told)), -1)
+        left[kind_of(trace.name_of(row))][size].append(_Run(row, start, size, _dtype(told)))
     found = []
     # Where all groups have the same members it does not matter which one it is.
     only = members[0] if len(members := list(dict.fromkeys(groups.values()))) == 1 else ()
@@ -299,15 +297,15 @@ def _on_host(trace: Trace, groups: Mapping[str, tuple[int, ...]]) -> list[_Call]
     for operator, issue, group in zip(operators.tolist(), trace.decode_args(operators, _Issue), named, strict=True):
         kind = kind_of(trace.name_of(operator))
         since = int(trace.start[operator])
-        for own in (left[each] for each in _RUN_AS.get(kind, (kind,))):
+        queues = [own for each in _RUN_AS.get(kind, (kind,)) for own in left[each].values()]
+        for own in queues:
             while own and own[0].start < since:  # issued before the trace began, or not by an operator
                 early = own.popleft()
                 found.append(_Call(early.row, kind_of(trace.name_of(early.row)), "host", only))
-        queues = [left[each] for each in _RUN_AS.get(kind, (kind,)) if left[each]]
-        if queues:
-            ran = _taken(min(queues, key=lambda own: own[0].start), _sizes(issue))
+        if any(queues):
+            ran = _taken([own for own in queues if own], _sizes(issue))
             found.append(_issued(ran, kind, group, groups.get(group, only), since, issue))
-    rest = [ran.row for ran in chain.from_iterable(left.values())]
+    rest = [ran.row for by_size in left.values() for ran in chain.from_iterable(by_size.values())]
     return found + [_Call(row, kind_of(trace.name_of(row)), "host", only) for row in rest]
 
 
@@ -317,17 +315,18 @@ class _Run:
 
     row: int
     start: int
-    sizes: list[int]
-    """Elements of its input, empty where the trace does not say."""
+    size: int
+    """Elements of its input, -1 where the trace does not say."""
     dtype: str
 
 
-def _taken(queue: deque[_Run], sizes: list[int]) -> _Run:
-    """The first of a size that the operator has, else the first: threads may begin calls in another order."""
-    at = next((at for at, ran in enumerate(islice(queue, THREADS)) if ran.sizes and ran.sizes[0] in sizes), 0)
-    ran = queue[at]
-    del queue[at]
-    return ran
+def _taken(queues: Sequence[deque[_Run]], sizes: list[int]) -> _Run:
+    """The first of a size that the operator has, else the first.
+
+    A group's threads run its calls in the order of issue, while those of other groups, of other sizes, may run first.
+    """
+    fitting = [own for own in queues if own[0].size in sizes] or queues
+    return min(fitting, key=lambda own: own[0].start).popleft()
 
 
 def _sizes(issue: _Issue) -> list[int]:

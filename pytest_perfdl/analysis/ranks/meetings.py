@@ -11,13 +11,17 @@ import numpy as np
 
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.ranks.activity import RankActivity
-from pytest_perfdl.analysis.ranks.calls import THREADS, Calls
+from pytest_perfdl.analysis.ranks.calls import Calls
 from pytest_perfdl.analysis.ranks.figures import Cause
 from pytest_perfdl.analysis.ranks.matching import Clock, Matched
 from pytest_perfdl.trace.model import F64, I64, Rows
 
 RING = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 """Collectives that a ring carries out: of which the ends tell the slow link."""
+
+
+THREADS = 8
+"""So many calls of a group may run at once, on threads of a back end without devices."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -73,7 +73,7 @@ def clocks_of(ranks: Sequence[RankActivity], matched: Sequence[Matched]) -> list
     quick = {id(each): _third_shortest(each, ranks) for each in matched}
     while left:
         near = [[each for each in matched if _joins(each, unit, done)] for unit in left]
-        order = [min((each.message, quick[id(each)]) for each in own) if own else (True, NEVER) for own in near]
+        order = [min((quick[id(each)] for each in own), default=NEVER) for own in near]
         at = order.index(min(order))
         unit, own = left.pop(at), near[at]
         clock = _clock(ranks, own, clocks, done, unit)

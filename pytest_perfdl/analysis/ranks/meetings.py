@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -252,17 +252,17 @@ def roles_of(ranks: Sequence[RankActivity]) -> dict[Cause, tuple[int, ...]]:
 
     Without messages from rank to rank all ranks do the same, as data and tensor parallel ones should. Stages of a
     pipeline do not. They have equally much to compute if they run the same kernels, or operators, of the same sizes;
-    input if both have some or none; and what their hosts do is alike if they send and receive equally many messages
-    and have input or none: the first stage's Python is not hidden by waiting for the stage before.
+    input if both have some or none; and what their hosts do is alike if both are, as the first stage's Python is not
+    hidden by waiting for the stage before.
     """
     if not any(kind in ("send", "recv") for each in ranks for kind in each.calls.kinds):
         return dict.fromkeys(get_args(Cause), (0,) * len(ranks))
     loads = [bool(each.steps.input_ns.any()) for each in ranks]
-    calls = [tuple(sorted(Counter(each.calls.kinds).items())) for each in ranks]
+    work = [each.work for each in ranks]
     keys: dict[Cause, Sequence[object]] = {
-        "compute": [each.work for each in ranks],
+        "compute": work,
         "input": loads,
-        "host": list(zip(calls, loads, strict=True)),
+        "host": list(zip(work, loads, strict=True)),
         "communication": [0] * len(ranks),
     }
     return {cause: tuple(map(list(dict.fromkeys(own)).index, own)) for cause, own in keys.items()}

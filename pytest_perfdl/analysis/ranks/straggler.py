@@ -19,8 +19,8 @@ LEAST_SHARE = 0.02
 """Of a step; what costs less is no straggler, as ranks are never equally fast."""
 
 LONE_SHARE = 0.1
-"""The same for a rank that no other does the same as, and that was no different before: a stage may have more to do by
-its nature. From 10 % on Lin et al. call a job straggling."""
+"""The same for one class of a rank that no other has equally much of, where it was no less before: a stage may have
+more to do by its nature. From 10 % on Lin et al. call a job straggling."""
 
 LEAST_NS = 10_000
 """A skew below this is no straggling: ranks never start to the microsecond."""
@@ -65,14 +65,15 @@ def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int]) -> St
     """The straggler, or `None` where the ranks are balanced or the figures do not allow to say.
 
     Synchronous ranks have equally long steps, so what tells the one that others wait for is not its step. Two series of
-    each rank are looked at. Its *own work* (computing, input, and what the host or copies hold up) less the median of
-    the other ranks'; the cause is then the class that it has most in excess. And by how much it ends collectives
-    *later* than others, which is what a slow link does.
+    each rank are looked at. Its *own work* (computing, input, and what the host or copies hold up), class by class less
+    the median of the others that have equally much to do; the cause is then the class that it has most in excess. And
+    by how much it ends collectives *later* than others, which is what a slow link does.
 
     The rule has three parts, like the detection of Greyhound (Wu et al., USENIX ATC 2025): the level of a series may
-    change once, at the step that fits best (least absolute deviations); the change is verified, by its size against
-    the noise of all ranks about their levels, by the share of the steps in which the rank is ahead of all others, and
-    by its cost, against a least share of the step; and the slow part is told by comparing the rank with the others.
+    change once, at the step that fits best (least absolute deviations); the change is verified for each rank, by its
+    size against the noise of all ranks about their levels, by the share of the steps in which the rank is ahead of all
+    others, and by its cost, against a least share of the step; and the slow part is told by comparing the rank with the
+    others. Of several that are verified the costliest is named.
 
     *Cost* is what the step would be shorter with the next slowest rank in the straggler's place (a what-if of one rank,
     as in Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI 2025): of own work

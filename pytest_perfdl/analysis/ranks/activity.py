@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -16,12 +20,13 @@ from pytest_perfdl.analysis.events.communication import (
     communication_kernels,
     covered,
 )
+from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, launches
 from pytest_perfdl.analysis.events.steps import Steps, steps_of
 from pytest_perfdl.analysis.events.threads import AUTOGRAD, input_rows, on_thread, thread_of
 from pytest_perfdl.analysis.ranks.calls import Calls, calls_of
-from pytest_perfdl.trace.model import I64, Category, Trace
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 _COLLECTIVE_OPERATOR = re.compile(r"_?c10d(_functional)?::|record_param_comms$", re.IGNORECASE)
 """Operators that issue collectives, and wait for them: not computing."""
@@ -110,6 +115,9 @@ class RankActivity:
     input_start: I64
     """Where it waits for its next batch; of a device the idle intervals that are mostly that."""
     input_end: I64
+    work: str = ""
+    """Digest of what it computes in a step: names and sizes (grids, or dimensions of inputs) of all kernels, without
+    device events of all operators. Ranks with the same one have equally much to do. Empty without steps."""
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
@@ -168,6 +176,7 @@ def activity(trace: Trace) -> RankActivity:
         compute_end=parts.compute.end + trace.base_ns,
         input_start=parts.input.start + trace.base_ns,
         input_end=parts.input.end + trace.base_ns,
+        work=_work(trace, parts.computes, parts.step),
     )
 
 
@@ -200,6 +209,10 @@ class _Parts:
     exposed: Intervals
     """Communication while nothing computes; on the CPU only until one ends: what a thread does with a message open that
     it does not wait for is its own."""
+    computes: Rows
+    """What computes: kernels, or operators of the step's thread."""
+    step: Rows
+    """Index of the step of each, -1 for none."""
 
 
 def _device_parts(trace: Trace, steps: Steps, joined: Launches) -> _Parts:
@@ -209,7 +222,11 @@ def _device_parts(trace: Trace, steps: Steps, joined: Launches) -> _Parts:
     idle = idle_time(trace, steps, joined)
     mostly = 2 * idle.by_cause["input"] > idle.end - idle.start
     waiting = Intervals.union_of(idle.start[mostly], idle.end[mostly])
-    return _Parts(compute, waiting, communication, communication.difference(compute))
+    step_of = np.full(len(trace), -1, dtype=np.intp)
+    step_of[joined.device] = device_steps(trace, steps, joined)
+    computes = kernels[~communicates]
+    exposed = communication.difference(compute)
+    return _Parts(compute, waiting, communication, exposed, computes, step_of[computes])
 
 
 def _host_parts(trace: Trace, steps: Steps) -> _Parts:
@@ -217,7 +234,8 @@ def _host_parts(trace: Trace, steps: Steps) -> _Parts:
     communication = covered(trace, annotations[trace.category[annotations] == Category.USER_ANNOTATION])
     if not steps.windows:
         nothing = Intervals.between(0, 0)
-        return _Parts(nothing, nothing, communication, communication)
+        none = np.zeros(0, dtype=np.intp)
+        return _Parts(nothing, nothing, communication, communication, none, none)
     thread = thread_of(steps.windows[0])
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     operators = on_thread(trace, trace.rows(Category.CPU_OP), thread)
@@ -225,7 +243,9 @@ def _host_parts(trace: Trace, steps: Steps) -> _Parts:
     compute = covered(trace, computing).difference(waiting)
     gaps = communication.difference(compute).difference(waiting)
     ends = trace.end[annotations[trace.category[annotations] == Category.USER_ANNOTATION]]
-    return _Parts(compute, waiting, communication, _until_one_ends(gaps, compute.union(waiting), np.sort(ends)))
+    exposed = _until_one_ends(gaps, compute.union(waiting), np.sort(ends))
+    own = computing[~waiting.contains(trace.start[computing])]
+    return _Parts(compute, waiting, communication, exposed, own, steps.of_host_time(trace.start[own]))
 
 
 def _until_one_ends(gaps: Intervals, busy: Intervals, ends: I64) -> Intervals:
@@ -235,6 +255,28 @@ def _until_one_ends(gaps: Intervals, busy: Intervals, ends: I64) -> Intervals:
     last = np.searchsorted(ends, until, side="right") - 1
     known = np.append(ends, np.iinfo(np.int64).min)[last]
     return Intervals.union_of(gaps.start, np.maximum(np.minimum(gaps.end, known), gaps.start))
+
+
+class _Size(msgspec.Struct, gc=False):
+    grid: Any = ()
+    dims: Any = msgspec.field(name="Input Dims", default=())
+
+
+def _work(trace: Trace, rows: Rows, step: Rows) -> str:
+    """Of the step like most: one that is cut off, or that also logs or saves something, does not count."""
+    names: Counter[bytes] = Counter()
+    first: dict[bytes, Rows] = {}
+    for number in np.unique(step[step >= 0]).tolist():
+        own = rows[step == number]
+        key = np.sort(trace.name[own]).tobytes()
+        names[key] += 1
+        first.setdefault(key, own)
+    if not names:
+        return ""
+    typical = first[names.most_common(1)[0][0]]
+    told = trace.decode_args(typical, _Size)
+    each = sorted(f"{trace.name_of(row)} {size.grid} {size.dims}" for row, size in zip(typical, told, strict=True))
+    return blake2b("\n".join(each).encode(), digest_size=8).hexdigest()
 
 
 def _step_times(trace: Trace, steps: Steps, parts: _Parts, on_device: bool) -> StepTimes:

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from pytest_perfdl.analysis.events.communication import collective_annotation_ro
 from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.enclosing import innermost
 from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.launches import Launches, launches
 from pytest_perfdl.analysis.events.steps import Steps
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
@@ -51,9 +51,6 @@ _ITEM = {
 _RUN_AS = {"reduce_scatter": ("reduce_scatter", "all_reduce")}
 """What gloo's annotation may say for an operator of a kind: it reduces all and scatters itself."""
 
-THREADS = 8
-"""Calls that a back end's threads may run in another order than they were issued in."""
-
 _ISSUING = re.compile(r"c10d::", re.IGNORECASE)
 _FUNCTIONAL = re.compile(r"_c10d_functional::")
 _NUMBERS = re.compile(r"\d+")
@@ -83,6 +80,9 @@ class Calls:
     end: I64
     issued: I64
     """When the host issued it: start of the launching call, or of the `c10d::*` operator; `start` where unknown."""
+    ready: I64
+    """When it could have started, had its queue been empty: all kernels issued before it have ended, as a collective
+    waits for what it sends; without device events when it was issued."""
     bytes: I64
     """Size as nccl-tests count it: of the larger of input and output over all ranks of the group, so that of an
     all_gather what each rank has afterwards; -1 where the trace does not say."""
@@ -162,8 +162,10 @@ def calls_of(trace: Trace, steps: Steps, exposed: Intervals, groups: Mapping[str
         of = np.full(len(trace), -1, dtype=np.intp)
         of[joined.device] = device_steps(trace, steps, joined)
         step = of[rows]
+        ready = np.minimum(_computed(trace, joined, issued), start[rows])
     else:
         step = steps.of_host_time(issued)
+        ready = issued
 
     def column(name: str) -> I64:
         return np.array([getattr(call, name) for call in found], dtype=np.int64)
@@ -177,6 +179,7 @@ def calls_of(trace: Trace, steps: Steps, exposed: Intervals, groups: Mapping[str
         start=start[rows] + trace.base_ns,
         end=end[rows] + trace.base_ns,
         issued=issued + trace.base_ns,
+        ready=ready + trace.base_ns,
         bytes=column("bytes"),
         group_size=column("group_size"),
         step=step,
@@ -184,6 +187,16 @@ def calls_of(trace: Trace, steps: Steps, exposed: Intervals, groups: Mapping[str
         exposed_ns=exposed.within(start[rows], end[rows]),
         row=rows,
     )
+
+
+def _computed(trace: Trace, joined: Launches, issued: I64) -> I64:
+    """When all kernels that compute and are launched before a moment have ended; not before that moment."""
+    computes = joined.linked & ~communication_kernels(trace)[joined.device]
+    launched, ended = trace.start[joined.call[computes]], trace.end[joined.device[computes]]
+    order = np.argsort(launched, kind="stable")
+    latest = np.maximum.accumulate(ended[order])
+    before = np.searchsorted(launched[order], issued)
+    return np.where(before > 0, np.maximum(latest[before - 1], issued), issued) if len(latest) else issued
 
 
 class _Told(msgspec.Struct, gc=False):
@@ -272,10 +285,11 @@ def _on_host(trace: Trace, groups: Mapping[str, tuple[int, ...]]) -> list[_Call]
     annotations = collective_annotation_rows(trace)
     annotations = annotations[trace.category[annotations] == Category.USER_ANNOTATION]
     operators = trace.matching(_ISSUING.match, trace.rows(Category.CPU_OP))
-    left: defaultdict[str, deque[_Run]] = defaultdict(deque)
+    left: defaultdict[str, defaultdict[int, deque[_Run]]] = defaultdict(lambda: defaultdict(deque))
     starts = trace.start[annotations].tolist()
     for row, start, told in zip(annotations.tolist(), starts, trace.decode_args(annotations, _Issue), strict=True):
-        left[kind_of(trace.name_of(row))].append(_Run(row, start, _sizes(told)[:1], _dtype(told)))
+        size = next(iter(_sizes(told)), -1)
+        left[kind_of(trace.name_of(row))][size].append(_Run(row, start, size, _dtype(told)))
     found = []
     # Where all groups have the same members it does not matter which one it is.
     only = members[0] if len(members := list(dict.fromkeys(groups.values()))) == 1 else ()
@@ -283,15 +297,15 @@ def _on_host(trace: Trace, groups: Mapping[str, tuple[int, ...]]) -> list[_Call]
     for operator, issue, group in zip(operators.tolist(), trace.decode_args(operators, _Issue), named, strict=True):
         kind = kind_of(trace.name_of(operator))
         since = int(trace.start[operator])
-        for own in (left[each] for each in _RUN_AS.get(kind, (kind,))):
+        queues = [own for each in _RUN_AS.get(kind, (kind,)) for own in left[each].values()]
+        for own in queues:
             while own and own[0].start < since:  # issued before the trace began, or not by an operator
                 early = own.popleft()
                 found.append(_Call(early.row, kind_of(trace.name_of(early.row)), "host", only))
-        queues = [left[each] for each in _RUN_AS.get(kind, (kind,)) if left[each]]
-        if queues:
-            ran = _taken(min(queues, key=lambda own: own[0].start), _sizes(issue))
+        if any(queues):
+            ran = _taken([own for own in queues if own], _sizes(issue))
             found.append(_issued(ran, kind, group, groups.get(group, only), since, issue))
-    rest = [ran.row for ran in chain.from_iterable(left.values())]
+    rest = [ran.row for by_size in left.values() for ran in chain.from_iterable(by_size.values())]
     return found + [_Call(row, kind_of(trace.name_of(row)), "host", only) for row in rest]
 
 
@@ -301,17 +315,18 @@ class _Run:
 
     row: int
     start: int
-    sizes: list[int]
-    """Elements of its input, empty where the trace does not say."""
+    size: int
+    """Elements of its input, -1 where the trace does not say."""
     dtype: str
 
 
-def _taken(queue: deque[_Run], sizes: list[int]) -> _Run:
-    """The first of a size that the operator has, else the first: threads may begin calls in another order."""
-    at = next((at for at, ran in enumerate(islice(queue, THREADS)) if ran.sizes and ran.sizes[0] in sizes), 0)
-    ran = queue[at]
-    del queue[at]
-    return ran
+def _taken(queues: Sequence[deque[_Run]], sizes: list[int]) -> _Run:
+    """The first of a size that the operator has, else the first.
+
+    A group's threads run its calls in the order of issue, while those of other groups, of other sizes, may run first.
+    """
+    fitting = [own for own in queues if own[0].size in sizes] or queues
+    return min(fitting, key=lambda own: own[0].start).popleft()
 
 
 def _sizes(issue: _Issue) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from pytest_perfdl.analysis.ranks.matching import Clock, Matched, together
 from pytest_perfdl.trace.model import F64, I64, Rows
 
 Mask = npt.NDArray[np.bool_]
+
+NEVER = np.iinfo(np.int64).max
+"""Longer than any call."""
 
 STRETCHES = 20
 """Parts of the trace between whose medians a drift's slopes are taken."""
@@ -30,10 +33,13 @@ LONGER = 1.05
 """Groups whose calls of a size take longer than another group's by this factor do not tell the clocks."""
 
 SMALL = 8
-"""Calls whose bytes, or durations where bytes are unknown, are less than the median's by this factor tell the clocks
-alone: over a slow link the ranks of a large one do not end at once."""
+"""Calls whose bytes are less than the median's by this factor tell the clocks alone: over a slow link the ranks of a
+large one do not end at once."""
 
-LEAST_SMALL = 4
+SHORT = 4
+"""The same of durations, where bytes are unknown: small calls take the latency of a ring, too."""
+
+LEAST_SMALL = 3
 """Fewer of them are too few to align clocks on."""
 
 LEAST_DRIFTING = 12
@@ -52,10 +58,10 @@ def clocks_of(ranks: Sequence[RankActivity], matched: Sequence[Matched]) -> list
     `baseTimeNanoseconds` ties a trace to a host's clock, and hosts agree only to milliseconds. A collective ends
     on all ranks nearly at once, so clocks are aligned on ends: by the difference that lets most calls overlap, then by
     the median over the calls that do: of small ones where there are some, else of groups that take no longer for them
-    than others. Ranks of one host (`host_name`) have one clock. Hosts are aligned one after the other, the one with
-    most calls in common with those that are already aligned first; where there is none in common, messages
-    tell. A drift is fitted where it makes the ends agree better (median of the slopes between medians of stretches,
-    after Theil and Sen).
+    than others. Ranks of one host (`host_name`) have one clock. Hosts are aligned one after the other, the one with the
+    shortest calls in common with those that are already aligned first, as the ends of a call differ by less than it
+    takes. Messages tell where there is no such call, and correct what contradicts them. A drift is fitted where it
+    makes the ends agree better (median of the slopes between medians of stretches, after Theil and Sen).
 
     A rank without anything in common with the others keeps its own clock.
     """
@@ -64,18 +70,31 @@ def clocks_of(ranks: Sequence[RankActivity], matched: Sequence[Matched]) -> list
         return clocks
     first, *left = _units(ranks, matched)
     done = list(first)
-    shared = np.zeros((2, len(ranks), len(ranks)), dtype=np.int64)
-    for each in matched:
-        grid = np.ix_([int(each.message)], each.places, each.places)
-        shared[grid] += len(each.call)
+    quick = {id(each): _third_shortest(each, ranks) for each in matched}
     while left:
-        counts = [tuple(int(kind[np.ix_(unit, done)].sum()) for kind in shared) for unit in left]
-        unit = left.pop(counts.index(max(counts)))
-        clock = _clock(ranks, matched, clocks, done, unit)
+        near = [[each for each in matched if _joins(each, unit, done)] for unit in left]
+        order = [min((quick[id(each)] for each in own), default=NEVER) for own in near]
+        at = order.index(min(order))
+        unit, own = left.pop(at), near[at]
+        clock = _clock(ranks, own, clocks, done, unit)
+        for place in unit:
+            clocks[place] = clock
+        clock = _within_bounds(clock, ranks, own, clocks, unit)
         for place in unit:
             clocks[place] = clock
         done += unit
     return clocks
+
+
+def _joins(each: Matched, unit: Sequence[int], done: Sequence[int]) -> bool:
+    return not set(each.places).isdisjoint(unit) and not set(each.places).isdisjoint(done)
+
+
+def _third_shortest(each: Matched, ranks: Sequence[RankActivity]) -> int:
+    """Duration, on the member that it is shortest on, which is about the last to come: no clock is needed."""
+    columns = zip(each.places, each.call.T, strict=True)
+    taken = np.min([ranks[place].calls.end[own] - ranks[place].calls.start[own] for place, own in columns], axis=0)
+    return int(np.sort(taken)[:LEAST_SMALL][-1])
 
 
 def _units(ranks: Sequence[RankActivity], matched: Sequence[Matched]) -> list[list[int]]:
@@ -125,11 +144,9 @@ def _clock(
     done: Sequence[int],
     unit: Sequence[int],
 ) -> Clock:
-    mine = [(each, place) for each in matched if set(each.places).intersection(done) for place in each.places]
-    mine = [(each, place) for each, place in mine if place in unit]
-    chosen = [(each, place) for each, place in mine if not each.message]
+    chosen = [(each, place) for each in matched if not each.message for place in each.places if place in unit]
     if not chosen:
-        return _by_messages(ranks, [each for each, _ in mine], clocks, unit)
+        return Clock()
     number = {id(each): at for at, (each, _) in enumerate(chosen)}
     found = [_against(ranks, each, clocks, done, place, number[id(each)]) for each, place in chosen]
     pairs = _Pairs(*(np.concatenate([getattr(each, name) for each in found]) for name in _Pairs.__slots__))
@@ -143,27 +160,39 @@ def _clock(
     return _fitted(pairs.only(keep), difference[keep], best)
 
 
-def _by_messages(
-    ranks: Sequence[RankActivity], messages: Sequence[Matched], clocks: Sequence[Clock], unit: Sequence[int]
+def _within_bounds(
+    clock: Clock,
+    ranks: Sequence[RankActivity],
+    matched: Sequence[Matched],
+    clocks: Sequence[Clock],
+    unit: Sequence[int],
 ) -> Clock:
-    """The offset in the middle of what messages allow: none is received before it is sent.
+    """A clock that collectives tell, where messages allow it, else one in the middle of what they allow.
 
+    No message is received before it is sent.
     As in NTP (RFC 5905), messages in both directions bound the offset from both sides, and the quickest ones are taken
-    to be equally fast.
+    to be equally fast. A device has sent when its kernel ends; without one, when the call began, as its annotation
+    ends when somebody waits for it.
     """
     least: list[int] = []
     most: list[int] = []
-    for each in messages:
-        start, end = each.times(ranks, [Clock() if place in unit else clock for place, clock in enumerate(clocks)])
-        quickest = int((end[:, 1] - start[:, 0]).min())
-        if each.places[1] in unit:
-            least.append(-quickest)
-        else:
-            most.append(quickest)
-    if not least or not most:
+    for each in matched:
+        if each.message:
+            start, end = each.times(ranks, clocks)
+            sent = end if all(ranks[place].on_device for place in each.places) else start
+            quickest = int((end[:, 1] - sent[:, 0]).min())
+            if each.places[1] in unit:
+                least.append(-quickest)
+            else:
+                most.append(quickest)
+    if least and most:
+        first, last = sorted((max(least), min(most)))
+        agrees = first <= 0 <= last and not all(each.message for each in matched)
+        more = 0 if agrees else (first + last) // 2
+    else:
         # A bound on one side says nothing of a clock that keeps to it.
-        return Clock(max(0, *least) if least else min(0, *most) if most else 0)
-    return Clock((max(least) + min(most)) // 2)
+        more = max(0, *least) if least else min(0, *most) if most else 0
+    return replace(clock, offset=clock.offset + more)
 
 
 def _best(pairs: _Pairs, difference: I64) -> int:
@@ -181,8 +210,8 @@ def _best(pairs: _Pairs, difference: I64) -> int:
 
 
 def _fitted(pairs: _Pairs, difference: I64, about: int) -> Clock:
-    size = pairs.bytes if (pairs.bytes >= 0).all() else pairs.shortest
-    small = size * SMALL <= np.median(size) if len(size) else np.zeros(0, dtype=bool)
+    size, factor = (pairs.bytes, SMALL) if (pairs.bytes >= 0).all() else (pairs.shortest, SHORT)
+    small = size * factor <= np.median(size) if len(size) else np.zeros(0, dtype=bool)
     keep = small if np.count_nonzero(small) >= LEAST_SMALL else _healthy(pairs)
     pairs, difference = pairs.only(keep), difference[keep]
     if not len(difference):

@@ -26,7 +26,7 @@ TOLERANCE_NS = 10_000
 STEADY = 3
 """Ends of calls that are one collective differ as steadily as those of the steadiest groups, up to this factor."""
 
-STEADY_NS = 5_000
+STEADY_NS = 2_000
 """And up to this, which ends of one collective vary by anyway."""
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.ranks.activity import RankActivity
+from pytest_perfdl.analysis.ranks.calls import Calls
+from pytest_perfdl.analysis.ranks.figures import Cause
 from pytest_perfdl.analysis.ranks.matching import Clock, Matched
 from pytest_perfdl.trace.model import F64, I64, Rows
 
 RING = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 """Collectives that a ring carries out: of which the ends tell the slow link."""
+
+
+THREADS = 8
+"""So many calls of a group may run at once, on threads of a back end without devices."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +33,8 @@ class Meeting:
     end: I64
     wait: I64
     """How long each waits for the last to start."""
+    queued: I64
+    """How much earlier it could have started, had all members' queues been empty: one value per collective."""
 
     @property
     def skew(self) -> I64:
@@ -43,7 +52,10 @@ def meeting_of(matched: Matched, ranks_: Sequence[RankActivity], clocks: Sequenc
     start, end = matched.times(ranks_, clocks)
     arrived = start.max(axis=1, keepdims=True)
     wait = np.where(end >= arrived, arrived - start, 0)
-    return Meeting(matched, start, end, wait)
+    columns = zip(matched.places, matched.call.T, strict=True)
+    ready = [clocks[place].moved(ranks_[place].calls.ready[own]) for place, own in columns]
+    queued = np.maximum(arrived[:, 0] - np.max(ready, axis=0), 0)
+    return Meeting(matched, start, end, wait, queued)
 
 
 def residual_of(meetings: Sequence[Meeting], count: int) -> int:
@@ -136,36 +148,76 @@ def by_step(meetings: Sequence[Meeting], ranks: Sequence[RankActivity], common: 
     (rounds of a ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009;
     where all links are equal all ranks end together).
 
-    *Link excess*: how much longer the slow link makes the collectives that a rank is in: the delay of one round, by
-    which neighbors' ends differ, times the rounds, 2(n-1) of an all-reduce and n-1 of an all-gather or reduce-scatter,
-    which is twice or once the difference between last and first end; the part of it that is not hidden.
+    *Link excess*: how much longer the slow link makes the collectives that a rank is the last to end: the delay of one
+    round, by which neighbors' ends differ, times the rounds, 2(n-1) of an all-reduce and n-1 of an all-gather or
+    reduce-scatter, which is twice or once the difference between last and first end; the part that is not hidden.
     """
     index = {number: at for at, number in enumerate(common)}
     held, late, excess = (np.zeros((len(common), len(ranks)), dtype=np.int64) for _ in range(3))
     steps = [np.array([index.get(number, -1) for number in [*each.steps.number, -2]], dtype=np.intp) for each in ranks]
+    longer = [np.zeros(len(each.calls)) for each in ranks]
+    exposed = [each.calls.exposed_ns.astype(np.float64) for each in ranks]
+    queued = [np.zeros(len(each.calls), dtype=np.int64) for each in ranks]
     usual = _usual_messages(meetings, ranks)
+
+    def add(total: I64, place: int, calls: Rows, values: F64 | I64) -> None:
+        step = steps[place][ranks[place].calls.step[calls]]
+        known = step >= 0
+        np.add.at(total[:, place], step[known], np.rint(values[known]).astype(np.int64))
+
     for meeting in meetings:
         matched = meeting.matched
         for column, place in enumerate(matched.places):
-            calls = ranks[place].calls
             own = matched.call[:, column]
-            step = steps[place][calls.step[own]]
-            known = step >= 0
             others = np.delete(meeting.start, column, axis=1).max(axis=1)
-            add = (np.maximum(meeting.start[:, column] - others, 0), np.zeros(len(own)), np.zeros(len(own)))
-            duration = np.maximum(calls.end[own] - calls.start[own], 1)
-            exposed = calls.exposed_ns[own] / duration
+            add(held, place, own, np.maximum(meeting.start[:, column] - others, 0))
             if matched.kind in RING:
                 last = meeting.end[:, column] - meeting.end.min(axis=1)
-                spread = meeting.end.max(axis=1) - meeting.end.min(axis=1)
-                more = spread * (2 if matched.kind == "all_reduce" else 1) * exposed
-                add = (add[0], last, np.where(last == spread, more, 0))
+                add(late, place, own, last)
+                last[last < np.ptp(meeting.end, axis=1)] = 0
+                longer[place][own] = last * (2 if matched.kind == "all_reduce" else 1)
             elif matched.message and column == 1:
-                longer = _in_each(step, meeting.arrival - usual(place, calls.bytes[own]))
-                add = (add[0], longer, longer * exposed)
-            for total, values in zip((held, late, excess), add, strict=True):
-                np.add.at(total[:, place], step[known], np.rint(values[known]).astype(np.int64))
+                calls = ranks[place].calls
+                more = _in_each(steps[place][calls.step[own]], meeting.arrival - usual(place, calls.bytes[own]))
+                add(late, place, own, more)
+                longer[place][own] = more
+            else:
+                continue
+            transfer = meeting.end[:, column] - meeting.start.max(axis=1)
+            queued[place][own] = meeting.queued
+            exposed[place][own] = np.clip(exposed[place][own], 0, np.maximum(transfer, 0))
+    for place, each in enumerate(ranks):
+        add(
+            excess,
+            place,
+            np.arange(len(each.calls)),
+            _exposed_of(each.calls, longer[place], queued[place], exposed[place]),
+        )
     return held, late, excess
+
+
+def _exposed_of(calls: Calls, longer: F64, queued: I64, exposed: F64) -> F64:
+    """The part of what calls take longer that is not hidden, by the call that exposes it.
+
+    A call that takes longer moves the one that queues behind it by as much, at most by what that has queued, until it
+    is exposed. No moment is exposed twice: of calls that run at once, the later one exposes what it lasts beyond the
+    other.
+    """
+    found = np.zeros(len(calls))
+    moved = [0.0] * len(calls)
+    left: dict[str, deque[int]] = {}
+    until = 0
+    columns = (calls.start.tolist(), calls.end.tolist(), longer.tolist(), queued.tolist(), exposed.tolist())
+    start, end, more, least, shown = columns
+    for call in np.argsort(calls.start, kind="stable").tolist() if longer.any() else []:
+        before = left.setdefault(calls.group[call], deque(maxlen=THREADS))
+        freed = max((each for each in before if end[each] <= start[call]), key=lambda each: end[each], default=None)
+        moved[call] = min(0.0 if freed is None else moved[freed], least[call]) + more[call]
+        found[call] = min(moved[call], max(min(shown[call], end[call] - max(start[call], until)), 0))
+        moved[call] -= found[call]
+        before.append(call)
+        until = max(until, end[call]) if found[call] else until
+    return found
 
 
 def _in_each(step: Rows, values: F64) -> F64:
@@ -195,14 +247,22 @@ def _usual_messages(meetings: Sequence[Meeting], ranks: Sequence[RankActivity]) 
     return usual
 
 
-def roles_of(ranks: Sequence[RankActivity]) -> tuple[int, ...]:
-    """Numbers of what ranks do: equal for those that communicate equally, and have input or none.
+def roles_of(ranks: Sequence[RankActivity]) -> dict[Cause, tuple[int, ...]]:
+    """Numbers of what ranks do, by class of own work: those with the same number should take equally long.
 
     Without messages from rank to rank all ranks do the same, as data and tensor parallel ones should. Stages of a
-    pipeline do not: they are alike if they send and receive equally many messages.
+    pipeline do not. They have equally much to compute if they run the same kernels, or operators, of the same sizes;
+    input if both have some or none; and what their hosts do is alike if both are, as the first stage's Python is not
+    hidden by waiting for the stage before.
     """
     if not any(kind in ("send", "recv") for each in ranks for kind in each.calls.kinds):
-        return (0,) * len(ranks)
-    does = [(*sorted(Counter(each.calls.kinds).items()), bool(each.steps.input_ns.any())) for each in ranks]
-    known = list(dict.fromkeys(does))
-    return tuple(map(known.index, does))
+        return dict.fromkeys(get_args(Cause), (0,) * len(ranks))
+    loads = [bool(each.steps.input_ns.any()) for each in ranks]
+    work = [each.work for each in ranks]
+    keys: dict[Cause, Sequence[object]] = {
+        "compute": work,
+        "input": loads,
+        "host": list(zip(work, loads, strict=True)),
+        "communication": [0] * len(ranks),
+    }
+    return {cause: tuple(map(list(dict.fromkeys(own)).index, own)) for cause, own in keys.items()}

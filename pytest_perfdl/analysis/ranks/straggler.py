@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,8 @@ LEAST_SHARE = 0.02
 """Of a step; what costs less is no straggler, as ranks are never equally fast."""
 
 LONE_SHARE = 0.1
-"""The same for a rank that no other does the same as, and that was no different before: a stage may have more to do by
-its nature. From 10 % on Lin et al. call a job straggling."""
+"""The same for one class of a rank that no other has equally much of, where it was no less before: a stage may have
+more to do by its nature. From 10 % on Lin et al. call a job straggling."""
 
 LEAST_NS = 10_000
 """A skew below this is no straggling: ranks never start to the microsecond."""
@@ -52,8 +52,8 @@ class Evidence:
     """By how much it ends collectives later than the first, and messages to it take longer than others, summed."""
     link_excess_ns: I64
     """How much longer what it is the last to end is for it: see `meetings.by_step`."""
-    roles: tuple[int, ...]
-    """Ranks with the same number do the same; stages of a pipeline do not."""
+    roles: Mapping[Cause, tuple[int, ...]]
+    """By class: ranks with the same number have equally much of it to do; stages of a pipeline may not."""
 
     @property
     def own_ns(self) -> I64:
@@ -65,14 +65,15 @@ def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int]) -> St
     """The straggler, or `None` where the ranks are balanced or the figures do not allow to say.
 
     Synchronous ranks have equally long steps, so what tells the one that others wait for is not its step. Two series of
-    each rank are looked at. Its *own work* (computing, input, and what the host or copies hold up) less the median of
-    the other ranks'; the cause is then the class that it has most in excess. And by how much it ends collectives
-    *later* than others, which is what a slow link does.
+    each rank are looked at. Its *own work* (computing, input, and what the host or copies hold up), class by class less
+    the median of the others that have equally much to do; the cause is then the class that it has most in excess. And
+    by how much it ends collectives *later* than others, which is what a slow link does.
 
     The rule has three parts, like the detection of Greyhound (Wu et al., USENIX ATC 2025): the level of a series may
-    change once, at the step that fits best (least absolute deviations); the change is verified, by its size against
-    the noise of all ranks about their levels, by the share of the steps in which the rank is ahead of all others, and
-    by its cost, against a least share of the step; and the slow part is told by comparing the rank with the others.
+    change once, at the step that fits best (least absolute deviations); the change is verified for each rank, by its
+    size against the noise of all ranks about their levels, by the share of the steps in which the rank is ahead of all
+    others, and by its cost, against a least share of the step; and the slow part is told by comparing the rank with the
+    others. Of several that are verified the costliest is named.
 
     *Cost* is what the step would be shorter with the next slowest rank in the straggler's place (a what-if of one rank,
     as in Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI 2025): of own work
@@ -88,21 +89,20 @@ def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int]) -> St
     steps, count = evidence.window_ns.shape
     if steps < LEAST_STEPS or count < 2:
         return None
-    own, alike = evidence.own_ns, len(set(evidence.roles)) == 1
-    late = _beyond_peers(own, evidence.roles)
+    own = evidence.own_ns
+    excess = {cause: _excess(evidence, cause) for cause in evidence.classes}
+    late = np.asarray(sum(excess.values()))
+    alike = all(len(set(evidence.roles[cause])) == 1 for cause in excess)
     cost = np.minimum(own - _others(own, np.max) if alike else late, evidence.held_ns)
-    work = _persistent(late, cost, evidence)
+    work = _persistent(late, cost, evidence.window_ns)
     behind = evidence.link_late_ns - _others(evidence.link_late_ns, np.median)
-    link = _persistent(behind, evidence.link_excess_ns.astype(np.float64), replace(evidence, roles=(0,) * count))
+    link = _persistent(behind, evidence.link_excess_ns.astype(np.float64), evidence.window_ns)
     if work is None and link is None:
         return None
     if work is None or (link is not None and link.cost > work.cost):
         assert link is not None
         return Straggler(ranks[link.place], numbers[link.first], "communication", round(link.cost))
-    excess: dict[Cause, float] = {
-        cause: _excess(values, evidence.roles, work) for cause, values in evidence.classes.items()
-    }
-    cause: Cause = max(excess, key=lambda each: excess[each])
+    cause: Cause = max(excess, key=lambda each: float(np.median(excess[each][work.first :, work.place])))
     return Straggler(ranks[work.place], numbers[work.first], cause, round(work.cost))
 
 
@@ -114,54 +114,55 @@ class _Found:
     cost: float
 
 
-def _beyond_peers(values: I64, roles: Sequence[int]) -> F64:
-    """What each rank has more than the median of the others of its role, of all others where it is the only one."""
+def _excess(evidence: Evidence, cause: Cause) -> F64:
+    """What each rank has more of a class than the median of the others that have equally much of it to do.
+
+    One that no other rank has as much as is compared with all others, less what it has by its nature.
+    """
+    values, roles = evidence.classes[cause], evidence.roles[cause]
+    least = LONE_SHARE * float(np.median(evidence.window_ns))
     found = np.empty(values.shape)
     for place, role in enumerate(roles):
-        peers = [other for other, same in enumerate(roles) if same == role and other != place]
-        peers = peers or [other for other in range(len(roles)) if other != place]
-        found[:, place] = values[:, place] - np.median(values[:, peers], axis=1)
+        others = [other for other in range(len(roles)) if other != place]
+        peers = [other for other in others if roles[other] == role]
+        found[:, place] = values[:, place] - np.median(values[:, peers or others], axis=1)
+        if not peers:
+            found[:, place] -= _nature(found[:, place], least)
     return found
 
 
-def _excess(values: I64, roles: Sequence[int], found: _Found) -> float:
-    """What the rank has more of a class than its peers; without peers than itself before."""
-    more = _beyond_peers(values, roles)[:, found.place]
-    alone = roles.count(roles[found.place]) == 1
-    return float(np.median(more[found.first :])) - (
-        float(np.median(more[: found.first])) if alone and found.first else 0.0
-    )
+def _nature(excess: F64, least: float) -> float:
+    """What a stage of its own has more than others because it has more to do: as much as before its level changed.
 
-
-def _persistent(late: F64, cost: F64, evidence: Evidence) -> _Found | None:
-    """The rank that is late from one step on in all that follow, by more than noise and at a cost.
-
-    A rank that no other does the same as is compared with itself before; if it was so from the first step on, with the
-    other ranks.
+    From `least` on it is too much to be that. Fewer than `LEAST_STEPS` steps before do not show that it has less to do:
+    in the first one, devices may still run what was launched before.
     """
+    first = _since(excess, 1.0)
+    level = float(np.median(excess[: first or None]))
+    return 0.0 if level >= least else max(level, 0.0) if first < LEAST_STEPS else level
+
+
+def _persistent(late: F64, cost: F64, window_ns: I64) -> _Found | None:
+    """The rank that is late from one step on in all that follow, by more than noise and at a cost; the costliest."""
     steps, count = late.shape
-    alone = [evidence.roles.count(role) == 1 for role in evidence.roles]
-    since = [_since(late[:, place], 1.0 if alone[place] else RISE) for place in range(count)]
-    for place, first in enumerate(since):
-        if alone[place] and first:
-            late[:, place] -= np.median(late[:first, place])
-            cost[:, place] = np.minimum(cost[:, place], late[:, place])
+    since = [_since(late[:, place]) for place in range(count)]
     left = np.concatenate([_about_levels(late[:, place], first) for place, first in enumerate(since)])
     # A level per rank, or two, is fitted: what is left is that much smaller than the noise.
     noise = 1.4826 * float(np.median(np.abs(left))) * float(np.sqrt(steps / (steps - 1)))
-    costs = [float(np.median(cost[first:, place])) for place, first in enumerate(since)]
-    place = int(np.argmax(costs))
-    first = since[place]
-    behind = late[first:, place]
-    least = (LONE_SHARE if alone[place] and not first else LEAST_SHARE) * float(np.median(evidence.window_ns))
-    ahead = behind > _others(late, np.max)[first:, place]
-    verified = (
-        np.count_nonzero(behind * 2 > np.median(behind)) >= LEAST_STEPS
-        and costs[place] >= max(LEAST_NS, least)
-        and float(np.median(behind)) >= NOISE * 1.2533 * noise / float(np.sqrt(len(behind)))
-        and float(np.mean(ahead)) >= MOSTLY
-    )
-    return _Found(place, first, costs[place]) if verified else None
+    least = max(LEAST_NS, LEAST_SHARE * float(np.median(window_ns)))
+    most = _others(late, np.max)
+    found = []
+    for place, first in enumerate(since):
+        behind = late[first:, place]
+        verified = (
+            np.count_nonzero(behind * 2 > np.median(behind)) >= LEAST_STEPS
+            and float(np.median(behind)) >= NOISE * 1.2533 * noise / float(np.sqrt(len(behind)))
+            and float(np.mean(behind > most[first:, place])) >= MOSTLY
+        )
+        costs = float(np.median(cost[first:, place]))
+        if verified and costs >= least:
+            found.append(_Found(place, first, costs))
+    return max(found, key=lambda each: each.cost, default=None)
 
 
 def _others(values: npt.NDArray[Any], summary: Callable[..., Any]) -> F64:
@@ -171,11 +172,13 @@ def _others(values: npt.NDArray[Any], summary: Callable[..., Any]) -> F64:
     return np.stack(found, axis=1).astype(np.float64)
 
 
-def _since(late: F64, rise: float) -> int:
+def _since(late: F64, rise: float = RISE) -> int:
     """Step from which on the level is another, 0 where one level fits as well, or the rank was late before.
 
-    A second level has to reduce the absolute deviations by more than chance would: by a third.
+    A second level has to reduce the absolute deviations by more than chance would: by a third. What is above the
+    `LEAST_STEPS`-th largest value was there in fewer steps, so that it is no level, but a hiccup.
     """
+    late = np.minimum(late, np.sort(late)[-LEAST_STEPS])
     most = len(late) - LEAST_STEPS
     apart = max(most // SPLITS, 1)
     tried = {split: _two_levels(late, split, rise) for split in range(1, most + 1, apart)}

@@ -74,6 +74,7 @@ def calls(*spans, exposed=1.0):
         start=start,
         end=end,
         issued=start,
+        ready=start,
         step=np.zeros(count, dtype=np.intp),
         peer=np.full(count, -1, dtype=np.int64),
         exposed_ns=((end - start) * exposed).astype(np.int64),

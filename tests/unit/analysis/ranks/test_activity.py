@@ -142,6 +142,60 @@ def test_threads_may_begin_calls_in_another_order():
     assert own.calls.issued.tolist() == [0, 5_000]
 
 
+def test_many_calls_of_other_groups_may_run_before_one():
+    def issue(ts, size):
+        return x("c10d::allreduce_", ts, 1, **{"Input Dims": [[[size]]], "Input type": ["TensorList"]})
+
+    def run(ts, size, tid):
+        args = {"Input Dims": [[size]], "Input type": ["double"]}
+        return x("gloo:all_reduce", ts, 2, "user_annotation", tid=tid, **args)
+
+    # A bucket waits for another rank while twelve activations of another group are reduced, each as it is issued.
+    small = [(issue(10 + 5 * index, 4), run(12 + 5 * index, 4, 8)) for index in range(12)]
+    events = [issue(0, 1000), *(event for pair in small for event in pair), run(90, 1000, 9)]
+    own = activity(trace(step(1, 0, 100), *events))
+    assert own.calls.bytes.tolist() == [8000, *[32] * 12]
+    assert own.calls.start.tolist() == [90_000, *(1000 * (12 + 5 * index) for index in range(12))]
+
+
+def test_ranks_that_run_the_same_kernels_have_the_same_work():
+    def works(*grids, name="gemm", steps=3, last=()):
+        events = []
+        for number in range(steps):
+            sizes = last if last and number == steps - 1 else grids
+            events.append(step(number, 100 * number, 100))
+            for index, grid in enumerate(sizes):
+                correlation = 10 * number + index
+                events.append(launch(100 * number + 10 * index, 5, correlation))
+                events.append(kernel(name, 100 * number + 10 * index + 7, 2 + index, correlation, grid=[grid, 1, 1]))
+        return activity(trace(*events)).work
+
+    same = works(4, 4, 8)
+    assert works(8, 4, 4) == same, "in another order"
+    assert works(4, 4, 8, steps=5) == same, "for longer"
+    assert works(4, 4, 8, last=(4,)) == same, "the last step cut off"
+    assert len({same, works(4, 8), works(4, 4, 16), works(4, 4, 8, name="conv")}) == 4
+    assert activity(trace()).work == ""
+
+
+def test_a_collective_is_ready_once_what_was_issued_before_it_is_computed():
+    own = activity(
+        trace(
+            step(1, 0, 200),
+            launch(0, 5, 1),
+            kernel("gemm", 10, 50, 1),
+            launch(10, 5, 2),
+            launch(20, 5, 3),
+            kernel("gemm", 60, 90, 3),
+            launch(100, 5, 4),
+            kernel(REDUCE, 70, 30, 2, stream=20),
+            kernel(REDUCE, 160, 30, 4, stream=20),
+        )
+    )
+    assert own.calls.start.tolist() == [70_000, 160_000]
+    assert own.calls.ready.tolist() == [60_000, 150_000]
+
+
 def test_functional_collectives_name_their_group():
     called = {"Concrete Inputs": ["", "sum", "7"], "Input Dims": [[4]], "Input type": ["float"]}
     own = activity(

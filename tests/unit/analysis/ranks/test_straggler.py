@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pytest_perfdl.analysis.ranks import Straggler, bus_bandwidth, ranks
+from pytest_perfdl.analysis.ranks import Straggler, activity, bus_bandwidth, ranks
+from pytest_perfdl.analysis.ranks.meetings import roles_of
 from pytest_perfdl.analysis.ranks.straggler import Evidence, find
 from unit.trace.chrome import kernel, launch, step, trace, x
 
@@ -29,7 +30,7 @@ def evidence(*, extra=(), link=(), roles=None, held=True, seed=0, noise=2000, ra
         held_ns=holds.astype(np.int64),
         link_late_ns=late.astype(np.int64),
         link_excess_ns=excess.astype(np.int64),
-        roles=tuple(roles or (0,) * ranks),
+        roles=roles if isinstance(roles, dict) else dict.fromkeys(classes, tuple(roles or (0,) * ranks)),
     )
 
 
@@ -100,10 +101,69 @@ def test_a_stage_of_its_own_is_compared_with_itself_before():
     assert (much.rank, much.cause) == (0, "input"), "over a tenth of the step"
 
 
+def test_what_a_stage_has_by_its_nature_does_not_hide_the_straggler():
+    # The only loading stage waits 8 % of the step for input: less than makes it a straggler, more than the slow rank.
+    both = evidence(extra=[(0, "input", 0, 80_000), (2, "host", 4, 50_000)], roles=(0, 1, 1, 1))
+    slow = find(both, NUMBERS, range(4))
+    assert (slow.rank, slow.since_step, slow.cause) == (2, 14, "host")
+
+
+def test_classes_that_are_much_together_only_are_the_nature_of_a_stage():
+    some = [(0, "input", 0, 70_000), (0, "host", 0, 70_000)]
+    assert find(evidence(extra=some, roles=(0, 1, 1, 1)), NUMBERS, range(4)) is None
+    alike = find(evidence(extra=some), NUMBERS, range(4))
+    assert alike.cost_ns == pytest.approx(140_000, abs=10_000)
+
+
+def test_a_stage_that_computes_the_same_is_compared_in_that():
+    roles = {"compute": (0, 0, 0, 0), "input": (0, 1, 1, 1), "host": (0, 1, 1, 1)}
+    slow = find(evidence(extra=[(0, "compute", 0, 60_000), (0, "input", 0, 70_000)], roles=roles), NUMBERS, range(4))
+    assert (slow.rank, slow.since_step, slow.cause) == (0, 10, "compute")
+    assert slow.cost_ns == pytest.approx(60_000, abs=10_000)
+
+
+def test_a_stage_that_was_slow_before_has_to_rise_by_a_factor():
+    roles = (0, 1, 1, 1)
+    more = find(evidence(extra=[(0, "host", 0, 200_000), (0, "host", 5, 30_000)], roles=roles), NUMBERS, range(4))
+    assert (more.rank, more.since_step) == (0, 10), "by a seventh only"
+    assert more.cost_ns == pytest.approx(215_000, abs=20_000)
+
+
+def test_stages_are_alike_in_what_they_have_equally_much_of():
+    def stage(*operators, loads=False):
+        loader = [x("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 9, "user_annotation")] * loads
+        events = [x(name, 10 + 10 * at, 5, **{"Input Dims": [[4, 4]]}) for at, name in enumerate(operators)]
+        sends = x("gloo:send", 80, 5, "user_annotation")
+        return activity(trace(step(1, 0, 100), *loader, *events, sends))
+
+    stages = [stage("aten::mm", loads=True), stage("aten::mm"), stage("aten::mm"), stage("aten::mm", "aten::nll_loss")]
+    roles = roles_of(stages)
+    assert roles["compute"] == (0, 0, 0, 1)
+    assert roles["input"] == (0, 1, 1, 1)
+    assert roles["host"] == (0, 1, 1, 2)
+
+
+def test_less_in_the_first_step_is_no_nature():
+    # The device of the last stage still runs what was launched before the trace began.
+    found = evidence(roles=(1, 1, 1, 0))
+    found.classes["host"][0, 3] -= 150_000
+    found.held_ns[:, 3] += 150_000
+    assert find(found, NUMBERS, range(4)) is None
+
+
+@pytest.mark.parametrize(("since", "hiccup"), [(7, 9), (2, 2)])
+def test_a_hiccup_of_the_straggler_itself(since, hiccup):
+    # In the last three steps, one of which is nine times as long; then one in the first slow step.
+    found = evidence(extra=[(2, "input", since, 60_000)])
+    found.classes["host"][hiccup, 2] += 500_000
+    slow = find(found, NUMBERS, range(4))
+    assert (slow.rank, slow.since_step, slow.cause) == (2, 10 + since, "input")
+
+
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
-def ring(number, ends, *, count=6, clock=0, host="", seqs=True, drift=0.0):
+def ring(number, ends, *, count=6, clock=0, host="", seqs=True, drift=0.0, small_us=20, told=True):
     """A rank whose nth large all-reduce runs from 100 to 400 us of each ms plus `ends[n]`, and a small one after."""
     events = []
     for index in range(count):
@@ -111,6 +171,7 @@ def ring(number, ends, *, count=6, clock=0, host="", seqs=True, drift=0.0):
         shift = clock + drift * at
         large = {"Process Group Name": "0", "In msg nelems": 1 << 20, "dtype": "Float", "Group size": 3}
         small = {**large, "In msg nelems": 1}
+        large, small = (large, small) if told else ({}, {})
         numbers = ({"Seq": 2 * index}, {"Seq": 2 * index + 1}) if seqs else ({}, {})
         late = ends[index % len(ends)]
         events += [
@@ -120,7 +181,7 @@ def ring(number, ends, *, count=6, clock=0, host="", seqs=True, drift=0.0):
             launch(at + 5 + shift, 5, 3 * index + 1),
             kernel(REDUCE, at + 100 + shift, 300 + late, 3 * index + 1, stream=20, **large, **numbers[0]),
             launch(at + 500 + shift, 5, 3 * index + 2),
-            kernel(REDUCE, at + 600 + shift, 20, 3 * index + 2, stream=20, **small, **numbers[1]),
+            kernel(REDUCE, at + 600 + shift, small_us, 3 * index + 2, stream=20, **small, **numbers[1]),
         ]
     info = {"distributedInfo": {"rank": number, "world_size": 3}}
     return trace(*events, **info, **({"host_name": host} if host else {}))
@@ -135,6 +196,84 @@ def test_the_ends_of_a_ring_tell_whose_link_is_slow(clocks):
     assert [each.clock_offset_ns for each in found.ranks] == [-1000 * clock for clock in clocks]
     # 2 (n - 1) = 4 rounds, each 30 us longer.
     assert found.straggler == Straggler(rank=1, since_step=0, cause="communication", cost_ns=120_000)
+
+
+@pytest.mark.parametrize("more", [{"count": 3}, {"told": False, "seqs": False, "small_us": 40}], ids=str)
+def test_three_short_calls_tell_the_clock(more):
+    # Three steps; or calls whose sizes the trace does not say, of which the small ones take a seventh as long.
+    late, clocks = (0, 60, 30), (0, 7000, -123_456)
+    found = ranks([ring(number, [late[number]], clock=clocks[number], **more) for number in range(3)])
+    assert [each.clock_offset_ns for each in found.ranks] == [-1000 * clock for clock in clocks]
+    assert found.straggler == Straggler(rank=1, since_step=0, cause="communication", cost_ns=120_000)
+
+
+def collective(at, dur, name, members, sequence):
+    """An all-reduce of some ranks, in microseconds."""
+    told = {"Process Group Name": name, "Process Group Ranks": list(members), "In msg nelems": 1 << 20}
+    return kernel(REDUCE, at, dur, -1, stream=20 + int(name), **told, dtype="Float", Seq=sequence)
+
+
+def test_hosts_are_aligned_by_the_shortest_calls_first():
+    # Of (0, 2), the link into rank 2 is slow, so that it ends 40 us later; (1, 3) and the pairs are as fast as ever.
+    def member(number, clock):
+        events = []
+        for index in range(5):
+            at = 1000 * index + clock
+            pair, across = (number // 2 * 2, number // 2 * 2 + 1), (number % 2, number % 2 + 2)
+            slow = {0: 120, 2: 160}.get(number, 100)
+            events += [
+                step(index, at, 1000),
+                collective(at + 100, 50, str(1 + number // 2), pair, index),
+                collective(at + 300, slow, str(3 + number % 2), across, index),
+            ]
+        return trace(*events, distributedInfo={"rank": number, "world_size": 4})
+
+    clocks = (0, 500, -700, 90_000)
+    found = ranks([member(number, clock) for number, clock in enumerate(clocks)])
+    assert [each.clock_offset_ns for each in found.ranks] == [-1000 * clock for clock in clocks]
+    assert (found.straggler.rank, found.straggler.cause) == (2, "communication")
+
+
+def test_messages_correct_a_clock_that_a_slow_link_shifts():
+    # Rank 1 ends the only all-reduce 40 us later than rank 0; messages in both directions end on both at once.
+    def member(number, clock):
+        other, events = 1 - number, []
+        for index in range(5):
+            at = 1000 * index + clock
+            events += [
+                step(index, at, 1000),
+                collective(at + 100, 60 + 40 * number, "0", (0, 1), index),
+                message("send" if number else "recv", at + 400, 30, **{"Dst Rank" if number else "Src Rank": other}),
+                message("recv" if number else "send", at + 600, 30, **{"Src Rank" if number else "Dst Rank": other}),
+            ]
+        return trace(*events, distributedInfo={"rank": number, "world_size": 2})
+
+    found = ranks([member(0, 0), member(1, 777)])
+    assert [each.clock_offset_ns for each in found.ranks] == [0, -777_000]
+    assert found.straggler == Straggler(rank=1, since_step=0, cause="communication", cost_ns=80_000)
+
+
+def test_a_slow_call_moves_those_that_queue_behind_it():
+    # Rank 1 ends each call 40 us later than rank 0, so that it takes 80 us longer. The first one is hidden but for
+    # 20 us; the other 60 us move the second, which exposes them with its own 80.
+    def member(number):
+        events = []
+        for index in range(4):
+            at, late = 1000 * index, 40 * number
+            events += [
+                step(index, at, 1000),
+                launch(at, 5, 10 * index),
+                kernel("gemm", at + 10, 90, 10 * index),
+                launch(at + 10, 5, 10 * index + 1),
+                launch(at + 20, 5, 10 * index + 2),
+                launch(at + 30, 5, 10 * index + 3),
+                kernel("gemm", at + 100, 220, 10 * index + 3),
+                kernel(REDUCE, at + 100, 200 + late, 10 * index + 1, stream=20, Seq=2 * index),
+                kernel(REDUCE, at + 300 + late, 120, 10 * index + 2, stream=20, Seq=2 * index + 1),
+            ]
+        return trace(*events, distributedInfo={"rank": number, "world_size": 2}, host_name="a")
+
+    assert ranks([member(0), member(1)]).straggler == Straggler(1, 0, "communication", 140_000)
 
 
 def test_a_link_that_gets_slow():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -168,14 +168,25 @@ def sharing_flops(first: Repeat, later: Repeat) -> Repeat:
 
 def exemplars(repeats: Sequence[Repeat]) -> dict[str, str]:
     """Call name -> path of the trace of a representative step: from the repeat with the median step."""
-    chosen = {}
+    return {call: each.exemplar for call, each in _representative(repeats) if each.exemplar is not None}
+
+
+def rank_exemplars(repeats: Sequence[Repeat]) -> dict[str, tuple[str, ...]]:
+    """Call name -> paths of the traces of all ranks, in their order, of the step and repeat that `exemplars` chooses.
+
+    Without a call that was not measured on several ranks, or of which a rank has no trace.
+    """
+    found = {call: [rank.exemplar for rank in each.ranks] for call, each in _representative(repeats)}
+    known = {call: tuple(path for path in paths if path is not None) for call, paths in found.items()}
+    return {call: paths for call, paths in known.items() if len(paths) == len(found[call]) > 1}
+
+
+def _representative(repeats: Sequence[Repeat]) -> Iterator[tuple[str, Profiled]]:
+    """Call name and profiled pass of the repeat with the median step."""
     for index, result in enumerate(repeats[0].calls):
         candidates = [repeat.calls[index] for repeat in repeats if len(repeat.calls) > index]
         candidates.sort(key=lambda candidate: sum(candidate.profiled.step_ns))
-        path = candidates[(len(candidates) - 1) // 2].profiled.exemplar
-        if path is not None:
-            chosen[result.info.name] = path
-    return chosen
+        yield result.info.name, candidates[(len(candidates) - 1) // 2].profiled
 
 
 def _call(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.machine.utilization import NO_LIMITS, mix_of
@@ -174,11 +175,12 @@ def exemplars(repeats: Sequence[Repeat]) -> dict[str, str]:
 def rank_exemplars(repeats: Sequence[Repeat]) -> dict[str, tuple[str, ...]]:
     """Call name -> paths of the traces of all ranks, in their order, of the step and repeat that `exemplars` chooses.
 
-    Without a call that was not measured on several ranks, or of which a rank has no trace.
+    Without a call that was not measured on several ranks, or of which a rank has no trace here: a rank on another
+    machine may have written its own there.
     """
     found = {call: [rank.exemplar for rank in each.ranks] for call, each in _representative(repeats)}
-    known = {call: tuple(path for path in paths if path is not None) for call, paths in found.items()}
-    return {call: paths for call, paths in known.items() if len(paths) == len(found[call]) > 1}
+    here = {call: tuple(path for path in paths if path and Path(path).is_file()) for call, paths in found.items()}
+    return {call: paths for call, paths in here.items() if len(paths) == len(found[call]) > 1}
 
 
 def _representative(repeats: Sequence[Repeat]) -> Iterator[tuple[str, Profiled]]:

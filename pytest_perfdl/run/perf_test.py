@@ -266,7 +266,7 @@ def _result(
         integrity=(*judgement.integrity, *measurement.absent_figures()),
     )
     fresh = {call: Path(path) for call, path in exemplars(measurement.repeats).items()}
-    base_ranks, new_ranks = map(_present, (found.rank_traces, rank_exemplars(measurement.repeats)))
+    new_ranks = rank_exemplars(measurement.repeats)
     return Result(
         id=item.nodeid,
         file=item.location[0],
@@ -286,8 +286,8 @@ def _result(
                 name,
                 stored.get(name),
                 fresh.get(name),
-                base_ranks=base_ranks.get(name, ()),
-                new_ranks=new_ranks.get(name, ()),
+                base_ranks=tuple(map(Path, found.rank_traces.get(name, ()))),
+                new_ranks=tuple(map(Path, new_ranks.get(name, ()))),
             )
             for name in (call.name for call in new.calls)
         ),
@@ -295,12 +295,6 @@ def _result(
         sensitivity=sensitivity(new, measurement.test.limits) if updated else None,
         seconds=measurement.seconds,
     )
-
-
-def _present(traces: Mapping[str, Sequence[str]]) -> dict[str, tuple[Path, ...]]:
-    """The traces of ranks whose files are all here: a rank on another machine may have written its own there."""
-    found = {call: tuple(map(Path, paths)) for call, paths in traces.items()}
-    return {call: paths for call, paths in found.items() if all(path.is_file() for path in paths)}
 
 
 def _in_this_environment(found: ComparisonResult) -> Record | None:

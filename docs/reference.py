@@ -559,6 +559,7 @@ The report folder is `perf-report/` by default:
 | `traces/*.base.json.gz`, `*.new.json.gz` | Chrome traces of one observed step of either side |
 | `traces/*.diff.json.gz` | both steps in one Chrome trace, see [Read a trace diff](../how-to/read-trace-diff.md) |
 | `traces/*.speedscope.json` | both steps for [speedscope](https://www.speedscope.app) |
+| `traces/*.ranks.json.gz`, `*.base-ranks.json.gz` | one step of [all ranks](../how-to/distributed.md) of either side |
 | `run.json` | everything, for other programs; `--perf-json FILE` writes another copy |
 | `summary.md` | a summary for a pull-request comment; on GitHub Actions also for the job summary |
 

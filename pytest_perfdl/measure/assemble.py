@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.machine.utilization import NO_LIMITS, mix_of
@@ -168,14 +169,26 @@ def sharing_flops(first: Repeat, later: Repeat) -> Repeat:
 
 def exemplars(repeats: Sequence[Repeat]) -> dict[str, str]:
     """Call name -> path of the trace of a representative step: from the repeat with the median step."""
-    chosen = {}
+    return {call: each.exemplar for call, each in _representative(repeats) if each.exemplar is not None}
+
+
+def rank_exemplars(repeats: Sequence[Repeat]) -> dict[str, tuple[str, ...]]:
+    """Call name -> paths of the traces of all ranks, in their order, of the step and repeat that `exemplars` chooses.
+
+    Without a call that was not measured on several ranks, or of which a rank has no trace here: a rank on another
+    machine may have written its own there.
+    """
+    found = {call: [rank.exemplar for rank in each.ranks] for call, each in _representative(repeats)}
+    here = {call: tuple(path for path in paths if path and Path(path).is_file()) for call, paths in found.items()}
+    return {call: paths for call, paths in here.items() if len(paths) == len(found[call]) > 1}
+
+
+def _representative(repeats: Sequence[Repeat]) -> Iterator[tuple[str, Profiled]]:
+    """Call name and profiled pass of the repeat with the median step."""
     for index, result in enumerate(repeats[0].calls):
         candidates = [repeat.calls[index] for repeat in repeats if len(repeat.calls) > index]
         candidates.sort(key=lambda candidate: sum(candidate.profiled.step_ns))
-        path = candidates[(len(candidates) - 1) // 2].profiled.exemplar
-        if path is not None:
-            chosen[result.info.name] = path
-    return chosen
+        yield result.info.name, candidates[(len(candidates) - 1) // 2].profiled
 
 
 def _call(

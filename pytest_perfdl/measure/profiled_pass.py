@@ -61,8 +61,11 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         stored: Path | None = None
         if command.exemplar:
             with Optional("no-exemplar", "the trace of one step", notes):
-                step = sorted(range(tables.steps), key=lambda index: tables.step_ns[index])[(tables.steps - 1) // 2]
-                picture = exemplar(trace, step)
+                steps = range(tables.steps)
+                # Ranks are shown together in one step, of which they agree by its number: each knows its own times
+                # only, and to ask the others for theirs would be communication that the test does not have.
+                order = steps if command.ranks else sorted(steps, key=lambda index: tables.step_ns[index])
+                picture = exemplar(trace, order[(len(order) - 1) // 2], of_rank=command.ranks)
                 if picture is not None:
                     written = path.with_suffix(".trace.json.gz")
                     written.write_bytes(picture)

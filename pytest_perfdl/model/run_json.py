@@ -34,6 +34,9 @@ class TraceNames:
     call: str
     base: str | None
     new: str | None
+    base_ranks: str | None = None
+    """Of all ranks, as the next one; `None` without ranks."""
+    ranks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,8 @@ class _TraceForm(msgspec.Struct):
     call: str
     base: _Name | None = None
     new: _Name | None = None
+    base_ranks: _Name | None = None
+    ranks: _Name | None = None
 
 
 class _TestForm(msgspec.Struct):
@@ -172,7 +177,7 @@ def _test(data: Any) -> RunTest:
         record=record,
         base_record=_record(form.base_record, "base_record"),
         base_now=_record(form.base_now, "base_now"),
-        traces=tuple(TraceNames(each.call, each.base, each.new) for each in form.traces),
+        traces=tuple(TraceNames(each.call, each.base, each.new, each.base_ranks, each.ranks) for each in form.traces),
         data=data,
     )
 

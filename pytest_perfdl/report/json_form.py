@@ -53,6 +53,10 @@ class _Traces(msgspec.Struct):
     new: str | msgspec.UnsetType = msgspec.UNSET
     diff: str | msgspec.UnsetType = msgspec.UNSET
     speedscope: str | msgspec.UnsetType = msgspec.UNSET
+    base_ranks: str | msgspec.UnsetType = msgspec.UNSET
+    """All ranks of the baseline in one trace, for a test with ranks."""
+    ranks: str | msgspec.UnsetType = msgspec.UNSET
+    """All current ranks in one trace."""
 
 
 class _Test(msgspec.Struct):

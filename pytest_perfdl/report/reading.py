@@ -189,7 +189,16 @@ def _result(test: RunTest, file: RunFile) -> Result:
         base_path=form.base_path,
         against=form.against,
         against_python=form.against_python,
-        exemplars=tuple(Exemplars(each.call, file.beside(each.base), file.beside(each.new)) for each in test.traces),
+        exemplars=tuple(
+            Exemplars(
+                each.call,
+                file.beside(each.base),
+                file.beside(each.new),
+                base_ranks=tuple(filter(None, (file.beside(each.base_ranks),))),
+                new_ranks=tuple(filter(None, (file.beside(each.ranks),))),
+            )
+            for each in test.traces
+        ),
         suggestions=form.suggestions,
         curves=tuple(map(_curve, form.curves)),
         updated=form.updated,

@@ -1,14 +1,16 @@
 """The trace files of a report: their names, and their bytes collected from the exemplars of a run.
 
 A call with an exemplar on both sides gives four files, `<name>.base.json.gz`, `.new.json.gz`, `.diff.json.gz` with both
-steps in one Chrome trace, and `.speedscope.json` with both for speedscope. An exemplar that cannot be read is left out,
-with a note; it is no reason to lose the report.
+steps in one Chrome trace, and `.speedscope.json` with both for speedscope. Of a test with ranks these are the first
+rank's, and `.ranks.json.gz` and `.base-ranks.json.gz` have the step of all ranks of a side in one Chrome trace. An
+exemplar that cannot be read is left out, with a note; it is no reason to lose the report.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,14 +20,16 @@ from pytest_perfdl.report.chrome import regression_trace
 from pytest_perfdl.report.speedscope import speedscope
 from pytest_perfdl.report.story import cause_groups
 from pytest_perfdl.results.run import Exemplars, Result, Run
-from pytest_perfdl.trace import read_exemplar
+from pytest_perfdl.trace import ALL_RANKS, loads, read_exemplar, unpack
 
-Role = Literal["base", "new", "diff", "speedscope"]
+Role = Literal["base", "new", "diff", "speedscope", "base_ranks", "ranks"]
 LABELS: dict[Role, str] = {
     "base": "baseline",
     "new": "current",
     "diff": "both sides",
     "speedscope": "speedscope",
+    "base_ranks": "all ranks of the baseline",
+    "ranks": "all current ranks",
 }
 """What the page calls the files."""
 _ENDINGS: dict[Role, str] = {
@@ -33,9 +37,11 @@ _ENDINGS: dict[Role, str] = {
     "new": ".new.json.gz",
     "diff": ".diff.json.gz",
     "speedscope": ".speedscope.json",
+    "base_ranks": ".base-ranks.json.gz",
+    "ranks": ".ranks.json.gz",
 }
 
-OURS = re.compile(r"[\w.-]+-[0-9a-f]{8}\.((base|new|diff)\.json\.gz|speedscope\.json)")
+OURS = re.compile(r"[\w.-]+-[0-9a-f]{8}\.((base|new|diff|(base-)?ranks)\.json\.gz|speedscope\.json)")
 """Names that `stem` makes; only such files are cleared out of an older report."""
 _NAME_BYTES = 80
 _PLAIN = frozenset({"unchanged", "new", "unmeasured"})
@@ -82,9 +88,17 @@ def pattern(result: Result, exemplars: Exemplars) -> str:
 
 def roles_of(exemplars: Exemplars) -> tuple[Role, ...]:
     """The files of a call that has these exemplars."""
-    if exemplars.base and exemplars.new:
-        return ("base", "new", "diff", "speedscope")
-    return ("base",) if exemplars.base else ("new",) if exemplars.new else ()
+    one: tuple[Role, ...] = ("base",) if exemplars.base else ("new",) if exemplars.new else ()
+    both: tuple[Role, ...] = ("base", "new", "diff", "speedscope")
+    return (*(both if exemplars.base and exemplars.new else one), *(role for role, _ in _of_ranks(exemplars)))
+
+
+def _of_ranks(exemplars: Exemplars) -> Iterator[tuple[Role, Sequence[Path]]]:
+    """The files with all ranks of a call, and what each is made of."""
+    if exemplars.base_ranks:
+        yield "base_ranks", exemplars.base_ranks
+    if exemplars.new_ranks:
+        yield "ranks", exemplars.new_ranks
 
 
 def file_name(test: str, call: str, role: Role) -> str:
@@ -131,7 +145,42 @@ def _of_call(run: Run, result: Result, exemplars: Exemplars) -> CallTraces:
                 problems.append(
                     f"baseline and current cannot be combined in one trace: {type(error).__name__}: {error}"
                 )
+    for role, paths in _of_ranks(exemplars):
+        try:
+            files.append(TraceFile(file_name(result.id, call, role), role, _ranks_trace(role, paths)))
+        except TraceError as error:
+            problems.append(f"the trace with {LABELS[role]} is left out: {error}")
+        except Exception as error:
+            problems.append(f"{LABELS[role]} cannot be combined in one trace: {type(error).__name__}: {error}")
     return CallTraces(result.id, call, tuple(files), tuple(dict.fromkeys(problems)))
+
+
+def _ranks_trace(role: Role, paths: Sequence[Path]) -> bytes:
+    """One trace with a process for each rank, on one clock; of many ranks of those that tables show.
+
+    Raises
+    ------
+    TraceError
+        When a trace cannot be read, or the trace of all is larger than one that is read from a report may be.
+    """
+    if len(paths) == 1:
+        return read_exemplar(paths[0], ALL_RANKS)
+    # Imported here: few tests have ranks.
+    from pytest_perfdl.analysis.ranks import activity, compare
+    from pytest_perfdl.report.trace.chrome import merged
+    from pytest_perfdl.report.trace.ranks import shown_ranks
+
+    label = "baseline" if role == "base_ranks" else "current"
+    traces = [loads(read_exemplar(path), label) for path in paths]
+    activities = [activity(trace) for trace in traces]
+    figures = compare(activities)
+    shown = shown_ranks(figures)
+    if len(shown) < len(traces):
+        traces, activities = [traces[place] for place in shown], [activities[place] for place in shown]
+        figures = compare(activities)
+    data = merged(figures, activities, traces)
+    unpack(data, "it", ALL_RANKS)
+    return data
 
 
 def _for_perfetto(run: Run, result: Result, call: str, base: bytes, new: bytes) -> TraceFile:

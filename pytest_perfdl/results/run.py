@@ -32,6 +32,11 @@ class Exemplars:
     call: str
     base: Path | None
     new: Path | None
+    base_ranks: tuple[Path, ...] = ()
+    """Traces of the same step of all ranks of the baseline, if this run measured it: one each, in the order of the
+    ranks, or (read from a report) one that has them all; empty without ranks."""
+    new_ranks: tuple[Path, ...] = ()
+    """The same of the current side."""
 
 
 @dataclass(frozen=True, slots=True)

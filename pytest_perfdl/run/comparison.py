@@ -55,6 +55,8 @@ class ComparisonResult:
     """Commit of the checkout."""
     now: Record | None = None
     """Counts measured on that checkout."""
+    rank_traces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Paths of the traces of all ranks of a step on that checkout, by call; empty without ranks."""
 
 
 def load_baseline(context: RunContext, test: PerfTest, info: CallInfo | None) -> Baseline:
@@ -112,7 +114,7 @@ def against_side(context: RunContext, measurement: Measurement, confirmation: Co
                 found = pair.judged(found, new, base.record)
             else:
                 found = confirm(found, base.record, new, limits)
-        return ComparisonResult(found, base.record, base.traces, checkout, commit, base.record)
+        return ComparisonResult(found, base.record, base.traces, checkout, commit, base.record, base.rank_traces)
     except SideSkipped as error:
         found = Judgement(measurement.test.item.nodeid, "incomparable", str(error), integrity=new.integrity)
         return ComparisonResult(found)
@@ -224,7 +226,7 @@ def _in_pairs(
         )
     notes = tuple(Finding("note", "pair", text) for text in odd)
     judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
-    return ComparisonResult(judgement, base, checkout=checkout, commit=commit, now=now)
+    return ComparisonResult(judgement, base, checkout=checkout, commit=commit, now=now, rank_traces=side.rank_traces)
 
 
 def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: bool) -> Judgement:

@@ -17,7 +17,15 @@ from pathlib import Path
 from pytest_perfdl.fixture.perf import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.judge.ranks import mean_side, rank_side
 from pytest_perfdl.judge.work import joined, operator_sides
-from pytest_perfdl.measure.assemble import Repeat, absent_figures, assemble, contended, exemplars, sharing_flops
+from pytest_perfdl.measure.assemble import (
+    Repeat,
+    absent_figures,
+    assemble,
+    contended,
+    exemplars,
+    rank_exemplars,
+    sharing_flops,
+)
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import (
@@ -56,6 +64,8 @@ class BaseSide:
     shown: Shown | None
     traces: Mapping[str, str]
     """Path of the trace of a step, by call."""
+    rank_traces: Mapping[str, tuple[str, ...]]
+    """Paths of all ranks' traces of that step, by call; empty without ranks."""
 
 
 class Measurement:
@@ -340,7 +350,7 @@ class Measurement:
                 raise SideError(mistake, invalid=True)
         repeats = [_repeat(remote, 0.0)]
         record = self._assembled(repeats, no_flops, commit=commit, test_hash=remote.origins.test_hash)
-        return BaseSide(record, remote.origins, remote.shown, exemplars(repeats))
+        return BaseSide(record, remote.origins, remote.shown, exemplars(repeats), rank_exemplars(repeats))
 
     def _assembled(
         self, repeats: Sequence[Repeat], no_flops: str, *, commit: str | None = None, test_hash: str | None = None

@@ -18,7 +18,7 @@ from pathlib import Path
 from pytest_perfdl.fixture.perf import Expectation, WhatIfExpectation
 from pytest_perfdl.judge.budget import doubted, fails_utilization
 from pytest_perfdl.judge.stored_repeats import sensitivity
-from pytest_perfdl.measure.assemble import exemplars
+from pytest_perfdl.measure.assemble import exemplars, rank_exemplars
 from pytest_perfdl.measure.loops import LEAST_STEP_NS
 from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.failures import PerfError
@@ -266,6 +266,7 @@ def _result(
         integrity=(*judgement.integrity, *measurement.absent_figures()),
     )
     fresh = {call: Path(path) for call, path in exemplars(measurement.repeats).items()}
+    new_ranks = rank_exemplars(measurement.repeats)
     return Result(
         id=item.nodeid,
         file=item.location[0],
@@ -280,7 +281,16 @@ def _result(
         base_path="" if settings.compares_sides else store.shown(store.path(item.nodeid, slug)),
         against=settings.against or "",
         against_python=settings.against_python or "",
-        exemplars=tuple(Exemplars(call.name, stored.get(call.name), fresh.get(call.name)) for call in new.calls),
+        exemplars=tuple(
+            Exemplars(
+                name,
+                stored.get(name),
+                fresh.get(name),
+                base_ranks=tuple(map(Path, found.rank_traces.get(name, ()))),
+                new_ranks=tuple(map(Path, new_ranks.get(name, ()))),
+            )
+            for name in (call.name for call in new.calls)
+        ),
         updated=updated,
         sensitivity=sensitivity(new, measurement.test.limits) if updated else None,
         seconds=measurement.seconds,

@@ -7,13 +7,14 @@ Metrics are computed in `analysis`.
 """
 
 from pytest_perfdl.model.errors import TraceError
-from pytest_perfdl.trace.exemplar import exemplar, read_exemplar, unpack
+from pytest_perfdl.trace.exemplar import ALL_RANKS, exemplar, read_exemplar, unpack
 from pytest_perfdl.trace.model import Category, Counters, MemoryEvents, Trace
 from pytest_perfdl.trace.reader import loads, read
 from pytest_perfdl.trace.step_memory import with_memory
 from pytest_perfdl.trace.writer import Event, compress, write
 
 __all__ = [
+    "ALL_RANKS",
     "Category",
     "Counters",
     "Event",

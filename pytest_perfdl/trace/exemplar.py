@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,24 @@ UNPACKED_LIMIT = 32 * 2**20
 _OBJECTS = 500_000
 """JSON objects that its text may hold: a twentieth of what makes a gigabyte in memory."""
 
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How large a trace may be that others may have written."""
+
+    what: str
+    packed: int
+    """Bytes, compressed."""
+    text: int
+    """Bytes of its text."""
+    objects: int
+    """JSON objects in its text."""
+
+
+ONE_STEP = Room("the trace of one step", LIMIT, UNPACKED_LIMIT, _OBJECTS)
+ALL_RANKS = Room("the trace of one step of all ranks", 16 * LIMIT, 4 * UNPACKED_LIMIT, 4 * _OBJECTS)
+"""Most exemplars of ranks are far smaller than they may be."""
+
 _MAX_STREAM = 2**31
 """Streams that are no such number are numbered from here."""
 
@@ -34,9 +55,28 @@ _HOST = (Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCH_CATEGORIES)
 _ARGS = ("correlation", "stream", "bytes", "Input Dims", "Input type", "grid", "block")
 _LESS_ARGS = (_ARGS, _ARGS[:4], _ARGS[:3], ())
 """Arguments that are kept, in full and then with less each time the result is too large."""
+_RANK_ARGS = (
+    "Collective name",
+    "Process Group Name",
+    "Process Group Ranks",
+    "Group size",
+    "Seq",
+    "In msg nelems",
+    "Out msg nelems",
+    "dtype",
+    "Src Rank",
+    "Dst Rank",
+)
+"""What says which collectives of several ranks are the same one."""
+_CALL_ARG = "Concrete Inputs"
+"""That of operators that issue collectives: the group, or the other rank of a message."""
+_ISSUES = re.compile(r"_?c10d", re.IGNORECASE)
+"""Names of such operators."""
+_COLLECTIVE = re.compile(r"_?c10d|nccl|rccl|(gloo|mpi|ucc|hccl|xccl):|record_param_comms", re.IGNORECASE)
+"""Names of events of collectives, of which none may be missing where they are matched by their order."""
 
 
-def exemplar(source: Path | str | Trace, step: int, *, limit: int = LIMIT) -> bytes | None:
+def exemplar(source: Path | str | Trace, step: int, *, limit: int = LIMIT, of_rank: bool = False) -> bytes | None:
     """Cut one step out of a trace, as a gzip-compressed Chrome trace; `step` counts the steps from 0.
 
     It holds the step's operators, annotations and runtime calls of every host thread and the device events that
@@ -47,6 +87,16 @@ def exemplar(source: Path | str | Trace, step: int, *, limit: int = LIMIT) -> by
 
     Above `limit` bytes arguments are dropped, first the least telling, then the shortest events; the metadata's
     `perfdl` entry says how many. The step's annotation is never dropped.
+
+    Parameters
+    ----------
+    source, step, limit
+        See above.
+    of_rank
+        Whether the trace is of one of several ranks, which are to be compared in this step. Then it also has the
+        arguments that identify collectives, `distributedInfo`, a digest of `host_name`, and the time at which the
+        step starts (`baseTimeNanoseconds`), by which equal steps differ. No limit drops these arguments, and events
+        of collectives are the last that one drops.
 
     Returns
     -------
@@ -64,7 +114,7 @@ def exemplar(source: Path | str | Trace, step: int, *, limit: int = LIMIT) -> by
         return None
     annotation = int(annotations[step])
     rows = _rows_of_step(trace, annotation)
-    cut = _Cut(trace, annotation, rows)
+    cut = _Cut(trace, annotation, rows, of_rank=of_rank)
     for keys in _LESS_ARGS:
         data = cut.make(keys, len(rows))
         if len(data) <= limit:
@@ -72,7 +122,7 @@ def exemplar(source: Path | str | Trace, step: int, *, limit: int = LIMIT) -> by
     return _largest(lambda kept: cut.make((), kept), len(rows), limit)
 
 
-def read_exemplar(path: Path) -> bytes:
+def read_exemplar(path: Path, room: Room = ONE_STEP) -> bytes:
     """The compressed bytes of an exemplar that lies in a file, once they were found to be one.
 
     Raises
@@ -81,14 +131,14 @@ def read_exemplar(path: Path) -> bytes:
         One line that names the file: it cannot be read, is larger than an exemplar may be, or is no readable trace.
     """
     try:
-        data = untrusted_files.read_bytes(path, LIMIT)
+        data = untrusted_files.read_bytes(path, room.packed)
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror}") from None
-    loads(unpack(data, str(path)), str(path))
+    loads(unpack(data, str(path), room), str(path))
     return data
 
 
-def unpack(data: bytes, source: str) -> bytes:
+def unpack(data: bytes, source: str, room: Room = ONE_STEP) -> bytes:
     """The text of an exemplar.
 
     Raises
@@ -96,16 +146,14 @@ def unpack(data: bytes, source: str) -> bytes:
     TraceError
         One line that begins with `source`: it is larger than an exemplar may be, compressed or not, or damaged.
     """
-    if len(data) > LIMIT:
-        raise TraceError(
-            f"{source} is larger than {untrusted_files.size(LIMIT)}, the size limit for the trace of one step"
-        )
+    if len(data) > room.packed:
+        raise TraceError(f"{source} is larger than {untrusted_files.size(room.packed)}, the size limit for {room.what}")
     try:
-        text = untrusted_files.gunzip(data, UNPACKED_LIMIT)
+        text = untrusted_files.gunzip(data, room.text)
     except ValueError as error:
         raise TraceError(f"{source} is damaged: {error}") from None
-    if text.count(b"{") > _OBJECTS:
-        raise TraceError(f"{source} has too many events for the trace of one step")
+    if text.count(b"{") > room.objects:
+        raise TraceError(f"{source} has too many events for {room.what}")
     try:
         # Invalid JSON is not repaired, unlike in recordings: that may take seconds, and this file can be made again.
         msgspec.json.decode(text, type=msgspec.Raw)
@@ -135,15 +183,20 @@ def _rows_of_step(trace: Trace, annotation: int) -> Rows:
 class _Cut:
     """The rows of one step, ready to be written with more or fewer arguments and events."""
 
-    def __init__(self, trace: Trace, annotation: int, rows: Rows) -> None:
+    def __init__(self, trace: Trace, annotation: int, rows: Rows, *, of_rank: bool) -> None:
         self.trace = trace
+        self.of_rank = of_rank
         self.step = trace.name_of(annotation)
         self.rows = rows.tolist()
         self.opens = int(trace.start[annotation])
         self.args = [trace.args(row) for row in self.rows]
         is_annotation = rows == annotation
-        # Stable: the step first, then the longest, and among equals the earliest.
-        self.by_length = np.lexsort((np.arange(len(rows)), -trace.duration[rows], ~is_annotation)).tolist()
+        is_less = (
+            ~np.isin(rows, trace.matching(_COLLECTIVE.match, rows)) if of_rank else np.zeros(len(rows), dtype=bool)
+        )
+        # Stable: the step first, then the longest, and among equals the earliest; of a rank collectives before others.
+        order = (np.arange(len(rows)), -trace.duration[rows], is_less, ~is_annotation)
+        self.by_length = np.lexsort(order).tolist()
         self.correlations = _correlations(trace, rows)
         self.threads, self.names = _threads(trace, annotation, rows)
 
@@ -156,7 +209,18 @@ class _Cut:
             "dropped_args": [key for key in _ARGS if key not in keys],
             "dropped_events": len(self.rows) - kept,
         }
-        return compress(write(None, events, {"schemaVersion": 1, "perfdl": note}))
+        return compress(write(None, events, {"schemaVersion": 1, "perfdl": note, **self._of_job()}))
+
+    def _of_job(self) -> dict[str, Any]:
+        """What places a rank's step among those of the other ranks."""
+        if not self.of_rank:
+            return {}
+        metadata = self.trace.metadata
+        known = {"distributedInfo": metadata["distributedInfo"]} if "distributedInfo" in metadata else {}
+        if isinstance(host := metadata.get("host_name"), str):
+            # It only says which ranks share a clock; the trace may be committed, where a machine's name has no place.
+            known["host_name"] = hashlib.sha256(host.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        return {"baseTimeNanoseconds": self.trace.base_ns + self.opens, **known}
 
     def _event(self, index: int, keys: Sequence[str]) -> Event:
         row = self.rows[index]
@@ -175,6 +239,9 @@ class _Cut:
 
     def _reduced(self, index: int, keys: Sequence[str]) -> dict[str, Any]:
         args: Mapping[str, Any] = self.args[index]
+        if self.of_rank:
+            issues = _ISSUES.match(self.trace.name_of(self.rows[index]))
+            keys = (*keys, *_RANK_ARGS, *((_CALL_ARG,) if issues else ()))
         reduced = {key: args[key] for key in keys if key in args and key != "correlation"}
         correlation = self.correlations.get(int(self.trace.correlation[self.rows[index]]))
         if correlation is not None and "correlation" in keys:

@@ -1,5 +1,6 @@
 """Tests with `ranks=`: launched, measured in lockstep, and ended with one line when a rank dies, hangs or fails."""
 
+import gzip
 import json
 import os
 import re
@@ -283,6 +284,22 @@ def test_a_slow_rank_is_the_cause_and_not_the_others_waiting(tmp_path):
     waits = [side["waits_ns"][0][1] / 1e6 for side in (compared["base"], compared["new"])]
     assert waits[1] - waits[0] > 10
     assert "rank 1 of 2: longer time in Python" in " ".join(finished.output.split())
+
+    # Both sides were measured, so that the report shows a step of both ranks of each, on one clock.
+    (traces,) = step["traces"]
+    for role in ("base_ranks", "ranks"):
+        merged = json.loads(gzip.decompress((project.root / "perf-report" / traces[role]).read_bytes()))
+        events = [one for one in merged["traceEvents"] if one["ph"] == "X"]
+        steps = [(one["pid"], one["name"]) for one in events if one["name"].startswith("ProfilerStep#")]
+        assert [pid for pid, _ in sorted(steps)] == [0, 1]
+        assert len({name for _, name in steps}) == 1
+        # Each reduces once a step, and no rank is done before the other has started.
+        reduces = [one for one in events if one["name"] == "gloo:all_reduce"]
+        assert sorted(one["pid"] for one in reduces) == [0, 1]
+        assert max(one["ts"] for one in reduces) < min(one["ts"] + one["dur"] for one in reduces)
+    # Rank 0 waits for rank 1, which sleeps 20 ms longer.
+    waits = [(one["pid"], one["name"]) for one in events if one.get("cat") == "wait" and one["dur"] > 10_000]
+    assert waits == [(0, "wait for rank 1")]
 
 
 def test_pytest_that_is_killed_leaves_no_rank(tmp_path):

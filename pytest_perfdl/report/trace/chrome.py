@@ -22,7 +22,7 @@ from pytest_perfdl.analysis.ranks.timeline import clock_of
 from pytest_perfdl.model.errors import ReportError
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, Category, Trace
-from pytest_perfdl.trace.writer import Event, Lanes, write_stream
+from pytest_perfdl.trace.writer import Event, Lanes, compress, write, write_stream
 
 _MOST_ID = 2**32 - 1
 _THREADS = 10_000
@@ -49,24 +49,38 @@ def write_merged(path: Path, figures: RankFigures, activities: Sequence[RankActi
     ReportError
         When the file cannot be written; an earlier one is then still whole.
     """
+    origin = _origin(figures, activities)
+    try:
+        write_stream(path, _events(figures, traces, origin), _metadata(figures, origin))
+    except OSError as error:
+        raise ReportError(f"{error.filename or path} cannot be written: {error.strerror or error}") from error
+
+
+def merged(figures: RankFigures, activities: Sequence[RankActivity], traces: Iterable[Trace]) -> bytes:
+    """What `write_merged` writes, gzip-compressed, for traces that are small: equal input gives equal bytes."""
+    origin = _origin(figures, activities)
+    return compress(write(None, _events(figures, traces, origin), _metadata(figures, origin)))
+
+
+def _origin(figures: RankFigures, activities: Sequence[RankActivity]) -> int:
+    """When the first event of all ranks begins, on their common clock."""
     clocks = [clock_of(rank) for rank in figures.ranks]
     begins = [
         int(clock.moved(np.array([each.begin_ns]))[0])
         for clock, each in zip(clocks, activities, strict=True)
         if each.begin_ns
     ]
-    origin = min(begins, default=0)
-    metadata = {
+    return min(begins, default=0)
+
+
+def _metadata(figures: RankFigures, origin: int) -> dict[str, Any]:
+    return {
         "baseTimeNanoseconds": origin,
         "merged": [
             {"rank": rank.rank, "source": rank.source, "clock_offset_ns": rank.clock_offset_ns}
             for rank in figures.ranks
         ],
     }
-    try:
-        write_stream(path, _events(figures, traces, origin), metadata)
-    except OSError as error:
-        raise ReportError(f"{error.filename or path} cannot be written: {error.strerror or error}") from error
 
 
 def _events(figures: RankFigures, traces: Iterable[Trace], origin: int) -> Iterator[Event]:

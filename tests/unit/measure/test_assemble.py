@@ -14,6 +14,7 @@ from pytest_perfdl.measure.assemble import (
     assemble,
     contended,
     exemplars,
+    rank_exemplars,
     sharing_flops,
     side_mixes,
     side_values,
@@ -377,6 +378,26 @@ def test_the_exemplar_is_of_the_repeat_with_the_median_step():
     assert exemplars([repeat("slow", 90, 90), repeat("middle", 50, 50), repeat("fast", 10, 10)]) == {"": "middle"}
     assert exemplars([repeat("slow", 90, 90), repeat("fast", 10, 10)]) == {"": "fast"}
     assert exemplars([repeat(None, 1, 1)]) == {}
+
+
+def test_the_exemplars_of_ranks_are_of_the_same_repeat(tmp_path):
+    def path(name):
+        (tmp_path / name).touch()
+        return str(tmp_path / name)
+
+    def repeat(time, *paths, call=""):
+        ranks = tuple(profiled(steps=(time,), exemplar=each) for each in paths)
+        return Repeat((named(call, result(profiled=replace(ranks[0], ranks=ranks))),))
+
+    slow, middle = [repeat(time, path(f"{name}0"), path(f"{name}1")) for time, name in ((90, "slow"), (50, "middle"))]
+    fast = repeat(10, path("fast0"), path("fast1"))
+    assert exemplars([slow, middle, fast]) == {"": path("middle0")}
+    assert rank_exemplars([slow, middle, fast]) == {"": (path("middle0"), path("middle1"))}
+    # One rank, one without a trace, one with a trace on another machine, and one process without ranks.
+    assert rank_exemplars([repeat(1, path("one"))]) == {}
+    assert rank_exemplars([repeat(1, path("one"), None)]) == {}
+    assert rank_exemplars([repeat(1, path("one"), str(tmp_path / "elsewhere"))]) == {}
+    assert rank_exemplars([Repeat((result(profiled=profiled(exemplar=path("one"))),))]) == {}
 
 
 def test_a_side_has_every_metric_that_is_judged_with_statistics():

@@ -2,6 +2,7 @@
 
 import contextlib
 import resource
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import MeasurementPlan
 from pytest_perfdl.trace import read
 from unit.measure.answers import result
-from unit.trace.chrome import corpus_file
+from unit.trace.chrome import corpus_file, step, trace
 
 PLENTY = 2**40
 
@@ -58,6 +59,27 @@ def test_another_reason(room, tmp_path):
     room()
     with pytest.raises(TraceError):
         profiled_pass.read_written(tmp_path / "profile.json")
+
+
+@pytest.mark.parametrize("ranks, shown", [(False, "ProfilerStep#5"), (True, "ProfilerStep#4")])
+def test_the_exemplar_is_the_median_step_and_of_ranks_the_one_in_the_middle(monkeypatch, tmp_path, ranks, shown):
+    def recorded(*_args, **_options):
+        yield False
+        return [0]
+
+    lengths = {3: 90, 4: 10, 5: 50}
+    found = trace(*(step(number, 100 * number, length) for number, length in lengths.items()))
+    monkeypatch.setattr(profiled_pass, "record", recorded)
+    monkeypatch.setattr(profiled_pass, "read_written", lambda _: found)
+    monkeypatch.setattr(profiled_pass, "uses_device", lambda: False)
+    monkeypatch.setattr(profiled_pass, "module_ranges", lambda _: contextlib.nullcontext())
+    running = profiled_pass.run(Profile(steps=3, warmup=0, scratch=str(tmp_path), exemplar=True, ranks=ranks))
+    next(running)
+    with pytest.raises(StopIteration) as ended:
+        running.send(None)
+    metadata = read(Path(ended.value.value.exemplar)).metadata
+    assert metadata["perfdl"]["step"] == shown
+    assert ("baseTimeNanoseconds" in metadata) == ranks
 
 
 @pytest.mark.corpus

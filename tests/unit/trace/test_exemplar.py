@@ -1,6 +1,7 @@
 """One step cut out: complete, small, stable."""
 
 import gzip
+import hashlib
 import json
 import sys
 
@@ -83,6 +84,48 @@ def test_args_are_reduced_and_correlations_counted_from_one():
     assert args["gemm_backward"] == {"correlation": 2, "stream": 20}
     assert args["cudaDeviceSynchronize"] == {}, "it joins nothing"
     assert found.correlation[found.rows(Category.CUDA_RUNTIME)].tolist() == [1, 2, -1]
+
+
+def test_a_rank_keeps_what_ties_its_step_to_those_of_others():
+    of_call = {"Process Group Name": "0", "Seq": 3, "Collective name": "allreduce", "In msg nelems": 8, "rest": 1}
+    operator = {"Concrete Inputs": ["", "sum", "0"], "Input Dims": [[8]]}
+    events = [
+        *EVENTS,
+        x("_c10d_functional::all_reduce", 130, 4, **operator),
+        x("aten::add", 135, 1, **operator),
+        launch(131, 2, 950),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 180, 9, 950, **of_call),
+    ]
+    job = {"rank": 1, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
+    whole = loads(text(events, baseTimeNanoseconds=10**18, distributedInfo=job, host_name="lab-7", traceName="/a/b"))
+
+    found = loads(exemplar(whole, 1, of_rank=True))
+    args = {found.name_of(row): found.args(row) for row in range(len(found))}
+    assert args["_c10d_functional::all_reduce"] == operator
+    assert args["aten::add"] == {"Input Dims": [[8]]}
+    kept = {name: value for name, value in of_call.items() if name != "rest"}
+    assert args["ncclDevKernel_AllReduce_Sum_f32_RING_LL"] == {"correlation": 2, "stream": 7, **kept}
+    # The step begins 100 us after the trace's base.
+    assert found.base_ns == 10**18 + 100_000
+    assert found.metadata["distributedInfo"] == job
+    # It may be committed: of the host's name only whether it is another rank's can be told.
+    assert found.metadata["host_name"] == hashlib.sha256(b"lab-7").hexdigest()[:8]
+    assert "traceName" not in found.metadata
+    # Every other exemplar has none of it.
+    alone = loads(exemplar(whole, 1))
+    assert not {"distributedInfo", "host_name", "baseTimeNanoseconds"} & set(alone.metadata)
+    (row,) = alone.matching(lambda name: name.startswith("nccl"), alone.device_rows())
+    assert alone.args(row) == {"correlation": 2, "stream": 7}
+
+
+def test_collectives_are_the_last_that_the_limit_of_a_ranks_exemplar_drops():
+    events = [step(0, 0, 10_000), *(x(f"aten::op{number}", 10 * number, 9) for number in range(500))]
+    events += [x("gloo:all_reduce", 6000 + 10 * number, 1, "user_annotation", tid=5) for number in range(20)]
+    for of_rank, left in ((True, 20), (False, 0)):
+        found = loads(exemplar(trace(*events), 0, limit=1500, of_rank=of_rank))
+        names = [found.name_of(row) for row in range(len(found))]
+        assert names.count("gloo:all_reduce") == left
+        assert 1 + left < len(names) < 500
 
 
 def test_the_step_is_an_index_from_zero():

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_perfdl.analysis.account.peak import Allocation
+from pytest_perfdl.measure import process_group
 from pytest_perfdl.measure.memory_lines import LINE, NO_PLACE, LineRanges
 from pytest_perfdl.measure.quiet import profiler_chatter
 from pytest_perfdl.measure.tensor_roles import parameter_names
@@ -130,6 +131,7 @@ class MemoryRecorder:
             return
         from torch._C._autograd import _disable_profiler
 
+        process_group.let_collectives_end()
         # What the profiler's own end makes of its events besides takes longer than recording them.
         with profiler_chatter():
             result = _disable_profiler()

@@ -13,6 +13,7 @@ import sys
 from datetime import timedelta
 from typing import Any, Protocol
 
+from pytest_perfdl.machine import state
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import MeasurementPlan
 
@@ -21,6 +22,9 @@ HOST_BACKEND = "gloo"
 
 COLLECTIVES_LATER_SECONDS = 30.0
 """By how much collectives time out later than the orchestrating process does."""
+
+LATE_SECONDS = 0.5
+"""How long threads are waited for that may record something when the profiler stops; some never sleep."""
 
 
 class Ranks(Protocol):
@@ -160,6 +164,17 @@ def place() -> tuple[int, int, Any]:
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return 0, 1, None
     return dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+
+
+def let_collectives_end() -> None:
+    """Wait for threads that may still record the end of a collective, which the step need not wait for.
+
+    Gloo's threads complete the future of a collective, and run what was added to it (`then`), before they end its
+    record (`ProcessGroupGloo::AsyncWork::finishWorkGloo`). If the profiler has stopped by then, they write into memory
+    that it has freed, and the process dies of it soon after (seen with torch 2.13).
+    """
+    if place()[2] is not None:
+        state.wait_for_other_threads(LATE_SECONDS)
 
 
 def described() -> dict[str, Any] | None:

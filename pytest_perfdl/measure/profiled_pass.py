@@ -215,6 +215,7 @@ class _DeviceProfiler:
         def export(finished: Any) -> None:
             finished.export_chrome_trace(str(path))
 
+        self._left = warmup + steps
         self._profiler = profile(
             activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
             schedule=schedule(wait=0, warmup=warmup, active=steps, repeat=1),
@@ -228,6 +229,9 @@ class _DeviceProfiler:
         self._profiler.start()
 
     def step(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            process_group.let_collectives_end()
         with profiler_chatter():
             self._profiler.step()
 
@@ -274,6 +278,7 @@ class _HostProfiler:
             self._range.__exit__(None, None, None)
             self._range = None
         if self._index == self._last:
+            process_group.let_collectives_end()
             with profiler_chatter():
                 self._profiler.__exit__(None, None, None)
                 self._profiler.export_chrome_trace(str(self._path))
@@ -284,6 +289,7 @@ class _HostProfiler:
     def stop(self) -> None:
         if self._profiler is not None:
             # The step raised: there is no trace to export.
+            process_group.let_collectives_end()
             self._range.__exit__(None, None, None)
             self._profiler.__exit__(None, None, None)
 

@@ -1,5 +1,6 @@
 """What is read of the machine, the compiler and the clock, without any of them in the way."""
 
+import hashlib
 import os
 import random
 import subprocess
@@ -455,3 +456,29 @@ assert Helpers.now().since(before) == (False, True)
 def test_helpers_are_children_alive_or_ended_and_busy_threads():
     """In a process of its own: other tests leave children behind, which end at any time."""
     subprocess.run([sys.executable, "-c", HELPERS], check=True)
+
+
+def test_other_threads_are_waited_for_until_they_sleep_or_the_time_is_over():
+    ended, stop = [], threading.Event()
+
+    def ends():
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 300_000)
+        ended.append(True)
+        stop.wait()
+
+    def never():
+        while not stop.is_set():
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 10_000)
+
+    threads = [threading.Thread(target=ends)]
+    threads[0].start()
+    try:
+        assert state.wait_for_other_threads(60)
+        assert ended == [True]
+        threads.append(threading.Thread(target=never))
+        threads[1].start()
+        assert not state.wait_for_other_threads(0.05)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

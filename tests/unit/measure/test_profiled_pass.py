@@ -1,6 +1,7 @@
 """What is made of a profile: its figures; and no room for a trace is told as such."""
 
 import contextlib
+import hashlib
 import resource
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,3 +113,36 @@ def test_published_figures_are_in_the_record_of_a_test(monkeypatch, tmp_path, na
     record = assemble("t.py::t", "hash", plan, [Repeat((answer,))], date="2026-01-01", commit=None)
     (value,) = record.metrics()[metric].values
     assert value == pytest.approx(100 * sm_efficiency_est(found) if expected is None else expected, abs=5e-4)
+
+
+@pytest.fixture
+def alone():
+    """A process group of this process."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["ends", "raises"])
+def test_the_profiler_stops_after_what_collectives_have_left_to_record(alone, tmp_path, fails):
+    """The end of a collective that is recorded later is written into memory that the profiler has freed."""
+    torch = pytest.importorskip("torch")
+    ended = []
+
+    def behind(_):
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 300_000)  # without the interpreter's lock
+        ended.append(True)
+
+    steps = profiled_pass.record(tmp_path / "profile.json", 0, 1, memory=False, keep_last_result=False)
+    next(steps)
+    future = alone.all_reduce(torch.ones(2), async_op=True).get_future()
+    future.then(behind)
+    future.wait()
+    if fails:
+        steps.close()
+    else:
+        with pytest.raises(StopIteration):
+            next(steps)
+    assert ended == [True]

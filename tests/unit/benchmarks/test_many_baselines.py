@@ -16,6 +16,8 @@ def test_all_baselines_are_counted_and_have_an_estimate(tmp_path):
 
     # It asserts that the line below pytest's header has their number, and that every test has an estimate.
     many.collecting(root, each_file=1)
+    # And that the source of some tests was hashed.
+    many.hashing(root)
 
 
 def test_the_command_that_is_timed_lists_them(tmp_path):

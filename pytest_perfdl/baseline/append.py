@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.baseline.text import dump, parse
 from pytest_perfdl.model.errors import BaselineError, RecordError
-from pytest_perfdl.model.metrics import BYTE_SCOPE, COUNT_SCOPE, scope
+from pytest_perfdl.model.metrics import BYTE_SCOPE, COUNT_SCOPE, is_utilization, scope
 from pytest_perfdl.model.record import Call, Row, Series
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ def append(base: Record, new: Record) -> Record:
     """The baseline `base` with the repeats of `new` after its own.
 
     Rows are joined by kind and name; one that a side does not have took no time there, and a count is the
-    mean over all repeats. The context is that of `new`, the more recent.
+    mean over all repeats. A utilization that a side could not compute is left out. The context is that of `new`, the
+    more recent.
     The note is too, if it has one. Both are rounded as they are stored
     before they are joined, so that an exact count stays the same number.
 
@@ -73,9 +74,9 @@ def _agree(record: Record, what: str, before: object, after: object) -> None:
 
 def _call(record: Record, base: Call, new: Call) -> Call:
     prefix = f"{new.name}." if new.name else ""
-    _agree(record, f"list of {prefix}metrics", sorted(base.series), sorted(new.series))
-    for name, after in new.series.items():
-        before = base.series[name]
+    _agree(record, f"list of {prefix}metrics", _wanted(base), _wanted(new))
+    shared = {name: (base.series[name], after) for name, after in new.series.items() if name in base.series}
+    for name, (before, after) in shared.items():
         what = f"metric {prefix}{name}"
         _agree(record, what, (before.kind, before.unit, before.better), (after.kind, after.unit, after.better))
         counted = after.kind == "counted" and scope(name) == COUNT_SCOPE
@@ -83,12 +84,21 @@ def _call(record: Record, base: Call, new: Call) -> Call:
             _agree(record, what, before.values[0], after.values[0])
     return Call(
         name=new.name,
-        series={name: _joined(base.series[name], after) for name, after in new.series.items()},
+        series={name: _joined(before, after) for name, (before, after) in shared.items()},
         rows=_rows(base, new),
         profiled_ns=base.profiled_ns + new.profiled_ns,
         op_counts=base.op_counts if base.op_counts == new.op_counts else base.op_counts + new.op_counts,
         uncounted=tuple(dict.fromkeys((*base.uncounted, *new.uncounted))),
     )
+
+
+def _wanted(call: Call) -> list[str]:
+    """The metrics that both recordings must have.
+
+    Whether there is a utilization depends on the day: on peak rates of the machine, which may not have been measured or
+    reached, and on the overhead of the profiler. One that a recording lacks is not kept.
+    """
+    return sorted(name for name in call.series if not is_utilization(name))
 
 
 def _joined(base: Series, new: Series) -> Series:

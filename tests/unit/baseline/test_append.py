@@ -86,6 +86,16 @@ def test_appending_twice_is_appending_in_order():
     assert append(append(a, b), c) == append(a, append(b, c))
 
 
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_utilization_that_one_recording_has_is_left_out(swap):
+    share = timed(40.0, 50.0, unit="%", better="higher")
+    both = record({"step_time": timed(1.0, 2.0), "mfu": share, "roofline": share})
+    one = record({"step_time": timed(3.0, 4.0), "mfu": share})
+    first, second = (both, one) if swap else (one, both)
+    (call,) = append(first, second).calls
+    assert {name: len(series.values) for name, series in call.series.items()} == {"step_time": 4, "mfu": 4}
+
+
 @pytest.mark.parametrize("new, what", [
     (of(1.0, test="t/a.py::b"), "different test (baseline tests/perf"),
     (of(1.0, key=Key("gpu", {})), "different machine ID (baseline cpu-epyc-8c-1t, current gpu)"),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_perfdl.baseline.outline import Outline
 from pytest_perfdl.cli.common import outlines, say, width
 from pytest_perfdl.cli.project import add_dir, store
+from pytest_perfdl.judge.log_ratios import mean
 from pytest_perfdl.model.metrics import general
+from pytest_perfdl.model.record import Series
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _row(record: Outline) -> tuple[str, ...]:
     last = record.occasions[-1]
     times = [
-        format_quantity(_mean(series.values), series.unit)
+        format_quantity(mean(Series("timed", series.unit, "lower", tuple(series.values))), series.unit)
         for call in record.calls
         for name, series in call.metrics.items()
         if general(name) == "step_time" and series.values
@@ -54,11 +55,6 @@ def _row(record: Outline) -> tuple[str, ...]:
     repeats = sum(occasion.repeats for occasion in record.occasions)
     note = layout.cut(visible(record.note or ""), _NOTE)
     return visible(record.test), str(repeats), visible(last.date[:10]), visible(commit), ", ".join(times), note
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Over the processes, as `perfdl history` has it."""
-    return statistics.geometric_mean(values) if min(values) > 0 else statistics.fmean(values)
 
 
 def _by_machine(records: Sequence[Outline]) -> dict[str, list[Outline]]:

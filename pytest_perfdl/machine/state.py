@@ -197,13 +197,17 @@ class Busy:
         )
 
 
+def _behind_name(text: str) -> list[str]:
+    """Fields of a `stat` file from the third on, the state; the name before them, in parentheses, may hold anything."""
+    return text.rpartition(")")[2].split()
+
+
 def _group_ticks(groups: Collection[int]) -> int:
     """CPU time of every process in these process groups, ended children included."""
     total = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name, in parentheses, may hold anything; the fields behind it are numbers.
-            fields = path.read_text().rpartition(")")[2].split()
+            fields = _behind_name(path.read_text())
         except OSError:
             continue
         if int(fields[2]) in groups:
@@ -298,8 +302,8 @@ def _read(path: Path) -> str:
 
 def _clock_mhz(root: Path) -> float | None:
     """Clock of the CPU that this thread runs on: cpufreq's figure, else that of `/proc/cpuinfo`."""
-    # The name, in parentheses, may hold anything; the CPU is the 39th field of all (proc(5)).
-    fields = _read(root / "proc/thread-self/stat").rpartition(")")[2].split()
+    # The CPU is the 39th field of all (proc(5)).
+    fields = _behind_name(_read(root / "proc/thread-self/stat"))
     if len(fields) < 37:
         return None
     number = fields[36]
@@ -379,8 +383,12 @@ def _tasks() -> list[int]:
     return sorted(int(entry.name) for entry in Path("/proc/self/task").iterdir())
 
 
+_QUIET_LOOKS = 3
+"""Looks in which all other threads sleep: one of them may sleep for a moment before it goes on."""
+
+
 def wait_for_other_threads(seconds: float) -> bool:
-    """Wait until the other threads of this process all sleep, in three looks a millisecond apart; whether they do.
+    """Wait until all other threads of this process sleep, in `_QUIET_LOOKS` looks a millisecond apart; whether they do.
 
     A thread that another process displaced from its CPU does not sleep. Where the system does not say (not Linux), this
     waits a tenth of the time.
@@ -404,17 +412,13 @@ def wait_for_other_threads(seconds: float) -> bool:
     return True
 
 
-_QUIET_LOOKS = 3
-
-
 def _runs(task: int) -> bool:
     """Whether a thread has a CPU or waits for one; one that is gone does not."""
     try:
         text = Path(f"/proc/self/task/{task}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    # The name before the state is in parentheses, and may have some itself.
-    return text.rpartition(")")[2].split()[0] == "R"
+    return _behind_name(text)[0] == "R"
 
 
 def active_tracer() -> str:

@@ -172,7 +172,7 @@ def record(
     profiler: _Profiler = (
         _DeviceProfiler(path, warmup, steps, memory, stacks)
         if uses_device()
-        else _HostProfiler(path, warmup, steps, memory, stacks)
+        else _HostProfiler(path, warmup, memory, stacks)
     )
     delays = []
     synchronize()
@@ -181,14 +181,15 @@ def record(
     try:
         with profiled_steps(), state.run_delay_reader() as run_delay_ns:
             for index in range(warmup + steps):
+                last = index == warmup + steps - 1
                 before = run_delay_ns()
-                yield keep_last_result and index == warmup + steps - 1
+                yield keep_last_result and last
                 # Device work that outlives its window would be cut off here and carried over there.
                 synchronize()
                 if after_step is not None:
                     after_step()
                 delays.append(run_delay_ns() - before)
-                profiler.step()
+                profiler.step(last=last)
     finally:
         with profiler_chatter():
             profiler.stop()
@@ -199,7 +200,7 @@ class _Profiler(Protocol):
     """A profiler over unrecorded warm-up steps and then recorded ones."""
 
     def start(self) -> None: ...
-    def step(self) -> None: ...
+    def step(self, *, last: bool) -> None: ...
     def stop(self) -> None: ...
 
 
@@ -215,7 +216,6 @@ class _DeviceProfiler:
         def export(finished: Any) -> None:
             finished.export_chrome_trace(str(path))
 
-        self._left = warmup + steps
         self._profiler = profile(
             activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
             schedule=schedule(wait=0, warmup=warmup, active=steps, repeat=1),
@@ -228,9 +228,8 @@ class _DeviceProfiler:
     def start(self) -> None:
         self._profiler.start()
 
-    def step(self) -> None:
-        self._left -= 1
-        if self._left == 0:
+    def step(self, *, last: bool) -> None:
+        if last:
             process_group.let_collectives_end()
         with profiler_chatter():
             self._profiler.step()
@@ -257,10 +256,9 @@ class _HostProfiler:
     torch.profiler would import all of torch._inductor when it starts, a second in every repeat.
     """
 
-    def __init__(self, path: Path, warmup: int, steps: int, memory: bool, stacks: bool) -> None:
+    def __init__(self, path: Path, warmup: int, memory: bool, stacks: bool) -> None:
         self._path = path
         self._warmup = warmup
-        self._last = warmup + steps
         self._memory = memory
         self._stacks = stacks
         self._index = 0
@@ -272,12 +270,12 @@ class _HostProfiler:
         if self._warmup == 0:
             self._begin()
 
-    def step(self) -> None:
+    def step(self, *, last: bool) -> None:
         self._index += 1
         if self._range is not None:
             self._range.__exit__(None, None, None)
             self._range = None
-        if self._index == self._last:
+        if last:
             process_group.let_collectives_end()
             with profiler_chatter():
                 self._profiler.__exit__(None, None, None)

@@ -6,12 +6,14 @@ import ast
 import hashlib
 import inspect
 import textwrap
-import tokenize
 from functools import lru_cache
+from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pytest_perfdl.model.python_source import parsed
 
 
 def test_hash(item: pytest.Function) -> str:
@@ -44,7 +46,7 @@ def _definition(function: Any) -> list[str] | None:
         first, start, end = places[code.co_firstlineno]
     except (AttributeError, OSError, SyntaxError, ValueError, KeyError):
         return _searched(function)
-    source = textwrap.dedent("".join(lines[first - 1 : end])).splitlines()
+    source = textwrap.dedent("\n".join(lines[first - 1 : end])).splitlines()
     # A text of several lines may reach further left than the function.
     return None if source[0][0].isspace() else source[start - first :]
 
@@ -55,10 +57,10 @@ def _definitions(path: str, _mtime_ns: int, _size: int) -> tuple[list[str], dict
 
     `inspect.getsource` reads on from each function anew, which takes a third of collecting a thousand tests.
     """
-    with tokenize.open(path) as file:
-        lines = file.readlines()
-    found = {}
-    left: list[ast.AST] = [ast.parse("".join(lines))]
+    data = Path(path).read_bytes()
+    tree = parsed(data)
+    found: dict[int, tuple[int, int, int]] = {}
+    left: list[ast.AST] = [] if tree is None else [tree]
     while left:
         node = left.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
@@ -66,7 +68,7 @@ def _definitions(path: str, _mtime_ns: int, _size: int) -> tuple[list[str], dict
             found[first] = first, node.lineno, node.end_lineno
         # Expressions hold no functions, and are most of a tree.
         left += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
-    return lines, found
+    return decode_source(data).split("\n"), found
 
 
 def _searched(function: Any) -> list[str] | None:

@@ -128,14 +128,16 @@ def test_reduce_scatter_of_gloo_is_an_all_reduce_that_an_operator_explains():
     assert own.calls.peer.tolist() == [-1, 3]
 
 
+def issue(ts, size):
+    return x("c10d::allreduce_", ts, 1, **{"Input Dims": [[[size]]], "Input type": ["TensorList"]})
+
+
+def run(ts, size, tid):
+    args = {"Input Dims": [[size]], "Input type": ["double"]}
+    return x("gloo:all_reduce", ts, 2, "user_annotation", tid=tid, **args)
+
+
 def test_threads_may_begin_calls_in_another_order():
-    def issue(ts, size):
-        return x("c10d::allreduce_", ts, 2, **{"Input Dims": [[[size]]], "Input type": ["TensorList"]})
-
-    def run(ts, size, tid):
-        args = {"Input Dims": [[size]], "Input type": ["double"]}
-        return x("gloo:all_reduce", ts, 10, "user_annotation", tid=tid, **args)
-
     own = activity(trace(step(1, 0, 100), issue(0, 3), issue(5, 4), run(20, 4, 8), run(21, 3, 9)))
     assert own.calls.bytes.tolist() == [24, 32]
     assert own.calls.start.tolist() == [21_000, 20_000]
@@ -143,13 +145,6 @@ def test_threads_may_begin_calls_in_another_order():
 
 
 def test_many_calls_of_other_groups_may_run_before_one():
-    def issue(ts, size):
-        return x("c10d::allreduce_", ts, 1, **{"Input Dims": [[[size]]], "Input type": ["TensorList"]})
-
-    def run(ts, size, tid):
-        args = {"Input Dims": [[size]], "Input type": ["double"]}
-        return x("gloo:all_reduce", ts, 2, "user_annotation", tid=tid, **args)
-
     # A bucket waits for another rank while twelve activations of another group are reduced, each as it is issued.
     small = [(issue(10 + 5 * index, 4), run(12 + 5 * index, 4, 8)) for index in range(12)]
     events = [issue(0, 1000), *(event for pair in small for event in pair), run(90, 1000, 9)]

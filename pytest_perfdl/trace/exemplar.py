@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import TraceError
+from pytest_perfdl.trace import collective_names
 from pytest_perfdl.trace.annotations import step_annotations
 from pytest_perfdl.trace.model import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Category, Rows, Trace
 from pytest_perfdl.trace.reader import loads, read
@@ -70,10 +70,6 @@ _RANK_ARGS = (
 """What says which collectives of several ranks are the same one."""
 _CALL_ARG = "Concrete Inputs"
 """That of operators that issue collectives: the group, or the other rank of a message."""
-_ISSUES = re.compile(r"_?c10d", re.IGNORECASE)
-"""Names of such operators."""
-_COLLECTIVE = re.compile(r"_?c10d|nccl|rccl|(gloo|mpi|ucc|hccl|xccl):|record_param_comms", re.IGNORECASE)
-"""Names of events of collectives, of which none may be missing where they are matched by their order."""
 
 
 def exemplar(source: Path | str | Trace, step: int, *, limit: int = LIMIT, of_rank: bool = False) -> bytes | None:
@@ -191,9 +187,9 @@ class _Cut:
         self.opens = int(trace.start[annotation])
         self.args = [trace.args(row) for row in self.rows]
         is_annotation = rows == annotation
-        is_less = (
-            ~np.isin(rows, trace.matching(_COLLECTIVE.match, rows)) if of_rank else np.zeros(len(rows), dtype=bool)
-        )
+        # None may be missing where they are matched by their order.
+        wanted = trace.matching(collective_names.is_collective, rows) if of_rank else rows
+        is_less = ~np.isin(rows, wanted)
         # Stable: the step first, then the longest, and among equals the earliest; of a rank collectives before others.
         order = (np.arange(len(rows)), -trace.duration[rows], is_less, ~is_annotation)
         self.by_length = np.lexsort(order).tolist()
@@ -240,7 +236,7 @@ class _Cut:
     def _reduced(self, index: int, keys: Sequence[str]) -> dict[str, Any]:
         args: Mapping[str, Any] = self.args[index]
         if self.of_rank:
-            issues = _ISSUES.match(self.trace.name_of(self.rows[index]))
+            issues = collective_names.is_operator(self.trace.name_of(self.rows[index]))
             keys = (*keys, *_RANK_ARGS, *((_CALL_ARG,) if issues else ()))
         reduced = {key: args[key] for key in keys if key in args and key != "correlation"}
         correlation = self.correlations.get(int(self.trace.correlation[self.rows[index]]))

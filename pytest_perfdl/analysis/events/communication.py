@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pytest_perfdl.analysis.events.enclosing import innermost
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.trace import collective_names
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Category, Rows, Trace
 
@@ -21,12 +22,6 @@ Evidence = npt.NDArray[np.int8]
 EVIDENCE = ("collective arguments", "parent operator", "name")
 """What can show that a kernel communicates, the strongest first."""
 
-_KERNEL = re.compile(
-    r"nccl|rccl|hccl|oneccl|\bccl::|cross_device_reduce|deep_ep|dpsk::ep|nvshmem",
-    re.IGNORECASE,
-)
-_COLLECTIVE = re.compile(r"(nccl|gloo|mpi|ucc|hccl|xccl):|c10d::", re.IGNORECASE)
-_PARENT = re.compile(rf"{_COLLECTIVE.pattern}|record_param_comms$", re.IGNORECASE)
 _PLAIN = re.compile(r"at::native::")
 """Kernels of torch's own operators, which a collective may launch to flatten, cast or average."""
 
@@ -57,7 +52,7 @@ def communication_evidence(trace: Trace) -> Evidence:
     """
     rows = trace.rows(Category.KERNEL)
     found = np.full(len(rows), -1, dtype=np.int8)
-    found[trace.named(_KERNEL.search)[trace.name[rows]]] = EVIDENCE.index("name")
+    found[trace.named(collective_names.KERNEL.search)[trace.name[rows]]] = EVIDENCE.index("name")
     found[_launched_by_collectives(trace, rows)] = EVIDENCE.index("parent operator")
     found[_with_collective_arguments(trace, rows)] = EVIDENCE.index("collective arguments")
     evidence = np.full(len(trace), -1, dtype=np.int8)
@@ -79,7 +74,7 @@ def communication_kernels(trace: Trace) -> npt.NDArray[np.bool_]:
 
 def collective_annotation_rows(trace: Trace) -> Rows:
     """Host rows of collectives, on any thread: `gloo:all_reduce`, `nccl:*`, `c10d::*` and their like."""
-    return trace.matching(_COLLECTIVE.match, trace.rows(Category.USER_ANNOTATION, Category.CPU_OP))
+    return trace.matching(collective_names.is_annotated, trace.rows(Category.USER_ANNOTATION, Category.CPU_OP))
 
 
 def covered(trace: Trace, rows: Rows) -> Intervals:
@@ -111,11 +106,16 @@ def _with_collective_arguments(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_
     return found
 
 
+def _launches(name: str) -> bool:
+    """Whether kernels that an operator launches itself are communication."""
+    return collective_names.is_annotated(name) or bool(collective_names.PARAMETERS.match(name))
+
+
 def _launched_by_collectives(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
     """Which of these kernels a collective launched itself, not through another operator."""
     found = np.zeros(len(rows), dtype=bool)
     hosts = trace.rows(Category.CPU_OP, Category.USER_ANNOTATION)
-    is_parent = trace.named(_PARENT.match)
+    is_parent = trace.named(_launches)
     parents = hosts[is_parent[trace.name[hosts]]]
     if len(parents) == 0 or len(rows) == 0:
         return found

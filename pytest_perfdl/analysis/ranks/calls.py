@@ -19,6 +19,7 @@ from pytest_perfdl.analysis.events.enclosing import innermost
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, launches
 from pytest_perfdl.analysis.events.steps import Steps
+from pytest_perfdl.trace import collective_names
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 _KINDS = (
@@ -51,8 +52,6 @@ _ITEM = {
 _RUN_AS = {"reduce_scatter": ("reduce_scatter", "all_reduce")}
 """What gloo's annotation may say for an operator of a kind: it reduces all and scatters itself."""
 
-_ISSUING = re.compile(r"c10d::", re.IGNORECASE)
-_FUNCTIONAL = re.compile(r"_c10d_functional::")
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -284,7 +283,7 @@ class _Issue(msgspec.Struct, gc=False):
 def _on_host(trace: Trace, groups: Mapping[str, tuple[int, ...]]) -> list[_Call]:
     annotations = collective_annotation_rows(trace)
     annotations = annotations[trace.category[annotations] == Category.USER_ANNOTATION]
-    operators = trace.matching(_ISSUING.match, trace.rows(Category.CPU_OP))
+    operators = trace.matching(collective_names.OPERATOR.match, trace.rows(Category.CPU_OP))
     left: defaultdict[str, defaultdict[int, deque[_Run]]] = defaultdict(lambda: defaultdict(deque))
     starts = trace.start[annotations].tolist()
     for row, start, told in zip(annotations.tolist(), starts, trace.decode_args(annotations, _Issue), strict=True):
@@ -377,7 +376,8 @@ def _elements(dims: object) -> int:
 
 def _functional_groups(trace: Trace, operators: Rows) -> Sequence[str]:
     """Name of the group that the functional collective around each operator was called with, empty without one."""
-    hosts = trace.matching(_FUNCTIONAL.match, trace.rows(Category.CPU_OP))
+    # Before torch 2.4 they had no underscore, and tag, ranks and size in the place of a name.
+    hosts = trace.matching(lambda name: name.startswith("_c10d_functional::"), trace.rows(Category.CPU_OP))
     if not len(hosts):
         return [""] * len(operators)
     around = innermost(trace, hosts, trace.start[operators], trace.pid[operators], trace.tid[operators])

@@ -118,13 +118,16 @@ def test_a_rank_keeps_what_ties_its_step_to_those_of_others():
     assert alone.args(row) == {"correlation": 2, "stream": 7}
 
 
-def test_collectives_are_the_last_that_the_limit_of_a_ranks_exemplar_drops():
+@pytest.mark.parametrize(
+    "name", ["gloo:all_reduce", "_c10d_functional::wait_tensor", "void vllm::cross_device_reduce_1stage<float, 2>(int)"]
+)
+def test_collectives_are_the_last_that_the_limit_of_a_ranks_exemplar_drops(name):
     events = [step(0, 0, 10_000), *(x(f"aten::op{number}", 10 * number, 9) for number in range(500))]
-    events += [x("gloo:all_reduce", 6000 + 10 * number, 1, "user_annotation", tid=5) for number in range(20)]
+    events += [x(name, 6000 + 10 * number, 1, "user_annotation", tid=5) for number in range(20)]
     for of_rank, left in ((True, 20), (False, 0)):
         found = loads(exemplar(trace(*events), 0, limit=1500, of_rank=of_rank))
         names = [found.name_of(row) for row in range(len(found))]
-        assert names.count("gloo:all_reduce") == left
+        assert names.count(name) == left
         assert 1 + left < len(names) < 500
 
 

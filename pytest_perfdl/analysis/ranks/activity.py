@@ -26,10 +26,11 @@ from pytest_perfdl.analysis.events.launches import Launches, launches
 from pytest_perfdl.analysis.events.steps import Steps, steps_of
 from pytest_perfdl.analysis.events.threads import AUTOGRAD, input_rows, on_thread, thread_of
 from pytest_perfdl.analysis.ranks.calls import Calls, calls_of
+from pytest_perfdl.trace.collective_names import is_operator
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
-_COLLECTIVE_OPERATOR = re.compile(r"_?c10d(_functional)?::|record_param_comms$", re.IGNORECASE)
-"""Operators that issue collectives, and wait for them: not computing."""
+_WAITS = re.compile(r"synchronize", re.IGNORECASE)
+"""Calls of the runtime that wait for the device."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,6 +116,10 @@ class RankActivity:
     input_start: I64
     """Where it waits for its next batch; of a device the idle intervals that are mostly that."""
     input_end: I64
+    late_start: I64
+    """Communication is in flight, nothing computes, and the host has not begun to launch what computes next, nor waits
+    for the device: a host that is slow while something is communicated. Empty without device events."""
+    late_end: I64
     work: str = ""
     """Digest of what it computes in a step: names and sizes (grids, or dimensions of inputs) of all kernels, without
     device events of all operators. Ranks with the same one have equally much to do. Empty without steps."""
@@ -153,6 +158,7 @@ def activity(trace: Trace) -> RankActivity:
     rank, world_size = rank_of(trace)
     rows = joined.device if on_device else trace.rows(Category.CPU_OP, Category.USER_ANNOTATION)
     communication, exposed, groups = parts.communication, parts.exposed, _groups(trace)
+    late = parts.late.difference(steps.setup)
     hidden = communication.intersection(parts.compute).length
     return RankActivity(
         source=trace.source,
@@ -176,6 +182,8 @@ def activity(trace: Trace) -> RankActivity:
         compute_end=parts.compute.end + trace.base_ns,
         input_start=parts.input.start + trace.base_ns,
         input_end=parts.input.end + trace.base_ns,
+        late_start=late.start + trace.base_ns,
+        late_end=late.end + trace.base_ns,
         work=_work(trace, parts.computes, parts.step),
     )
 
@@ -213,6 +221,8 @@ class _Parts:
     """What computes: kernels, or operators of the step's thread."""
     step: Rows
     """Index of the step of each, -1 for none."""
+    late: Intervals
+    """Exposed communication during which what computes next is not launched, and the host does not wait."""
 
 
 def _device_parts(trace: Trace, steps: Steps, joined: Launches) -> _Parts:
@@ -226,7 +236,19 @@ def _device_parts(trace: Trace, steps: Steps, joined: Launches) -> _Parts:
     step_of[joined.device] = device_steps(trace, steps, joined)
     computes = kernels[~communicates]
     exposed = communication.difference(compute)
-    return _Parts(compute, waiting, communication, exposed, computes, step_of[computes])
+    late = _late_launches(trace, joined, computes, compute).intersection(exposed)
+    return _Parts(compute, waiting, communication, exposed, computes, step_of[computes], late)
+
+
+def _late_launches(trace: Trace, joined: Launches, computes: Rows, compute: Intervals) -> Intervals:
+    """From the end of computing until the host launches what computes next, but where it waits for the device."""
+    call = np.full(len(trace), -1, dtype=np.intp)
+    call[joined.device] = joined.call
+    order = np.argsort(trace.start[computes], kind="stable")
+    first = computes[order][np.searchsorted(trace.start[computes][order], compute.start[1:])]
+    launched = np.where(call[first] >= 0, trace.start[call[first]], compute.end[:-1])
+    idle = Intervals.union_of(compute.end[:-1], np.clip(launched, compute.end[:-1], compute.start[1:]))
+    return idle.difference(covered(trace, trace.matching(_WAITS.search, trace.launch_rows())))
 
 
 def _host_parts(trace: Trace, steps: Steps) -> _Parts:
@@ -235,17 +257,18 @@ def _host_parts(trace: Trace, steps: Steps) -> _Parts:
     if not steps.windows:
         nothing = Intervals.between(0, 0)
         none = np.zeros(0, dtype=np.intp)
-        return _Parts(nothing, nothing, communication, communication, none, none)
+        return _Parts(nothing, nothing, communication, communication, none, none, nothing)
     thread = thread_of(steps.windows[0])
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     operators = on_thread(trace, trace.rows(Category.CPU_OP), thread)
-    computing = trace.matching(lambda name: not (_COLLECTIVE_OPERATOR.match(name) or AUTOGRAD.match(name)), operators)
+    computing = trace.matching(lambda name: not (is_operator(name) or AUTOGRAD.match(name)), operators)
     compute = covered(trace, computing).difference(waiting)
     gaps = communication.difference(compute).difference(waiting)
     ends = trace.end[annotations[trace.category[annotations] == Category.USER_ANNOTATION]]
     exposed = _until_one_ends(gaps, compute.union(waiting), np.sort(ends))
     own = computing[~waiting.contains(trace.start[computing])]
-    return _Parts(compute, waiting, communication, exposed, own, steps.of_host_time(trace.start[own]))
+    step = steps.of_host_time(trace.start[own])
+    return _Parts(compute, waiting, communication, exposed, own, step, Intervals.between(0, 0))
 
 
 def _until_one_ends(gaps: Intervals, busy: Intervals, ends: I64) -> Intervals:

@@ -15,6 +15,7 @@ from pytest_perfdl.analysis.ranks.figures import Cause, Collective, Rank, RankFi
 from pytest_perfdl.analysis.ranks.matching import candidates, confirmed
 from pytest_perfdl.analysis.ranks.meetings import (
     Meeting,
+    Waiting,
     by_step,
     last_of,
     meeting_of,
@@ -90,10 +91,11 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
     skews = np.concatenate([np.zeros(0, dtype=np.int64), *(meeting.skew for meeting in meetings)])
     waiting = [waiting_of(meetings, given, place) for place in range(len(given))]
     common = sorted(set.intersection(*(set(each.steps.number) for each in given)))
-    evidence = _evidence(given, meetings, common)
+    evidence = _evidence(given, meetings, waiting, common)
     total = sum(len(each.calls) for each in given)
     joined = sum(each.call.size for each in matched)
-    last = last_of(meetings, len(given), max(residual, SKEW_ABOVE_NS))
+    unsure = max(residual, SKEW_ABOVE_NS)
+    last = last_of(meetings, len(given), unsure)
     messages = any(each.message for each in matched)
     return RankFigures(
         ranks=tuple(
@@ -128,7 +130,7 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
         waits_ns=tuple(map(tuple, waits.tolist())),
         exposed_waits_ns=tuple(map(tuple, exposed.tolist())),
         step_numbers=tuple(common),
-        straggler=straggler.find(evidence, common, numbers) if joined else None,
+        straggler=straggler.find(evidence, common, numbers, least_ns=unsure) if joined else None,
         imbalance=_imbalance(evidence.own_ns),
         buckets=buckets_of(collectives),
         findings=_findings(given, joined, total),
@@ -168,13 +170,20 @@ def _share(waiting: Intervals, own: RankActivity) -> float:
     return int(waiting.within(own.steps.start, own.steps.end).sum()) / total if total else 0.0
 
 
-def _evidence(ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], common: Sequence[int]) -> straggler.Evidence:
+def _evidence(
+    ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], waiting: Sequence[Waiting], common: Sequence[int]
+) -> straggler.Evidence:
     """What the straggler is found by, in the steps that all ranks have."""
     known = [{number: at for at, number in enumerate(each.steps.number)} for each in ranks_]
     places = [np.array([own[number] for number in common], dtype=np.intp) for own in known]
 
     def column(values: Callable[[StepTimes], I64]) -> I64:
         return np.stack([values(each.steps)[own] for each, own in zip(ranks_, places, strict=True)], axis=1)
+
+    def late_host(place: int) -> I64:
+        own, at = ranks_[place], places[place]
+        late = Intervals(own.late_start, own.late_end).difference(waiting[place].all)
+        return np.asarray(late.within(own.steps.start[at], own.steps.end[at]))
 
     held, late, excess = by_step(meetings, ranks_, common)
     return straggler.Evidence(
@@ -184,6 +193,7 @@ def _evidence(ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], commo
             "input": column(lambda steps: steps.input_ns),
             "host": column(lambda steps: steps.host_ns + steps.exposed_copies_ns),
         },
+        late_host_ns=np.stack([late_host(place) for place in range(len(ranks_))], axis=1),
         held_ns=held,
         link_late_ns=late,
         link_excess_ns=excess,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 
@@ -256,13 +255,12 @@ def roles_of(ranks: Sequence[RankActivity]) -> dict[Cause, tuple[int, ...]]:
     hidden by waiting for the stage before.
     """
     if not any(kind in ("send", "recv") for each in ranks for kind in each.calls.kinds):
-        return dict.fromkeys(get_args(Cause), (0,) * len(ranks))
+        return dict.fromkeys(("compute", "input", "host"), (0,) * len(ranks))
     loads = [bool(each.steps.input_ns.any()) for each in ranks]
     work = [each.work for each in ranks]
     keys: dict[Cause, Sequence[object]] = {
         "compute": work,
         "input": loads,
         "host": list(zip(work, loads, strict=True)),
-        "communication": [0] * len(ranks),
     }
     return {cause: tuple(map(list(dict.fromkeys(own)).index, own)) for cause, own in keys.items()}

@@ -22,9 +22,6 @@ LONE_SHARE = 0.1
 """The same for one class of a rank that no other has equally much of, where it was no less before: a stage may have
 more to do by its nature. From 10 % on Lin et al. call a job straggling."""
 
-LEAST_NS = 10_000
-"""A skew below this is no straggling: ranks never start to the microsecond."""
-
 NOISE = 5.0
 """How many standard errors a rank's lateness must be above zero: with 1024 ranks and 100 steps to begin at there are
 10^5 chances for a false one, each less likely than 3e-7."""
@@ -46,6 +43,9 @@ class Evidence:
     window_ns: I64
     classes: Mapping[Cause, I64]
     """Own work by class: time in which the rank computes, waits for input, or its host holds it up."""
+    late_host_ns: I64
+    """What the host has not launched while something is communicated, and no other rank is waited for. No class of the
+    step: there it is exposed communication."""
     held_ns: I64
     """By how much it starts collectives later than the last of the others, summed over the step."""
     link_late_ns: I64
@@ -61,7 +61,7 @@ class Evidence:
         return np.asarray(sum(self.classes.values()))
 
 
-def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int]) -> Straggler | None:
+def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int], *, least_ns: int) -> Straggler | None:
     """The straggler, or `None` where the ranks are balanced or the figures do not allow to say.
 
     Synchronous ranks have equally long steps, so what tells the one that others wait for is not its step. Two series of
@@ -85,18 +85,23 @@ def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int]) -> St
         Of the steps that all ranks have.
     numbers, ranks
         Numbers of the steps and of the ranks.
+    least_ns
+        A cost below this is no straggling, since clocks do not tell it.
     """
     steps, count = evidence.window_ns.shape
     if steps < LEAST_STEPS or count < 2:
         return None
-    own = evidence.own_ns
-    excess = {cause: _excess(evidence, cause) for cause in evidence.classes}
+    own = evidence.own_ns + evidence.late_host_ns
+    classes: dict[Cause, I64] = {**evidence.classes, "host": evidence.classes["host"] + evidence.late_host_ns}
+    least = LONE_SHARE * float(np.median(evidence.window_ns))
+    excess = {cause: _excess(each, evidence.roles[cause], least) for cause, each in classes.items()}
     late = np.asarray(sum(excess.values()))
     alike = all(len(set(evidence.roles[cause])) == 1 for cause in excess)
     cost = np.minimum(own - _others(own, np.max) if alike else late, evidence.held_ns)
-    work = _persistent(late, cost, evidence.window_ns)
+    least_cost = max(least_ns, LEAST_SHARE * float(np.median(evidence.window_ns)))
+    work = _persistent(late, cost, least_cost)
     behind = evidence.link_late_ns - _others(evidence.link_late_ns, np.median)
-    link = _persistent(behind, evidence.link_excess_ns.astype(np.float64), evidence.window_ns)
+    link = _persistent(behind, evidence.link_excess_ns.astype(np.float64), least_cost)
     if work is None and link is None:
         return None
     if work is None or (link is not None and link.cost > work.cost):
@@ -114,13 +119,11 @@ class _Found:
     cost: float
 
 
-def _excess(evidence: Evidence, cause: Cause) -> F64:
+def _excess(values: I64, roles: Sequence[int], least: float) -> F64:
     """What each rank has more of a class than the median of the others that have equally much of it to do.
 
     One that no other rank has as much as is compared with all others, less what it has by its nature.
     """
-    values, roles = evidence.classes[cause], evidence.roles[cause]
-    least = LONE_SHARE * float(np.median(evidence.window_ns))
     found = np.empty(values.shape)
     for place, role in enumerate(roles):
         others = [other for other in range(len(roles)) if other != place]
@@ -142,14 +145,13 @@ def _nature(excess: F64, least: float) -> float:
     return 0.0 if level >= least else max(level, 0.0) if first < LEAST_STEPS else level
 
 
-def _persistent(late: F64, cost: F64, window_ns: I64) -> _Found | None:
+def _persistent(late: F64, cost: F64, least: float) -> _Found | None:
     """The rank that is late from one step on in all that follow, by more than noise and at a cost; the costliest."""
     steps, count = late.shape
     since = [_since(late[:, place]) for place in range(count)]
     left = np.concatenate([_about_levels(late[:, place], first) for place, first in enumerate(since)])
     # A level per rank, or two, is fitted: what is left is that much smaller than the noise.
     noise = 1.4826 * float(np.median(np.abs(left))) * float(np.sqrt(steps / (steps - 1)))
-    least = max(LEAST_NS, LEAST_SHARE * float(np.median(window_ns)))
     most = _others(late, np.max)
     found = []
     for place, first in enumerate(since):

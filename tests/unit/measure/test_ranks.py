@@ -123,6 +123,8 @@ def rank(number, *spans, window=100 * MS):
         compute_end=column["zero"][:0],
         input_start=column["zero"][:0],
         input_end=column["zero"][:0],
+        late_start=column["zero"][:0],
+        late_end=column["zero"][:0],
     )
 
 

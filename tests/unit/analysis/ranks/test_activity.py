@@ -191,6 +191,26 @@ def test_a_collective_is_ready_once_what_was_issued_before_it_is_computed():
     assert own.calls.ready.tolist() == [60_000, 150_000]
 
 
+@pytest.mark.parametrize(("waits", "late"), [((), 50), (((70, 30),), 20)], ids=["alone", "for the device"])
+def test_a_host_that_is_late_while_something_is_communicated(waits, late):
+    # Nothing computes from 50 to 130, a collective runs until 100, and the host launches what comes next at 110. It may
+    # have waited for the device from 70 to 100.
+    own = activity(
+        trace(
+            step(1, 0, 200),
+            launch(0, 5, 1),
+            kernel("gemm", 10, 40, 1),
+            launch(10, 5, 2),
+            kernel(REDUCE, 40, 60, 2, stream=20),
+            *(launch(ts, dur, -1, name="cudaStreamSynchronize") for ts, dur in waits),
+            launch(110, 5, 3),
+            kernel("gemm", 130, 20, 3),
+        )
+    )
+    assert own.steps.exposed_communication_ns.tolist() == [50_000]
+    assert (own.late_end - own.late_start).tolist() == [1000 * late]
+
+
 def test_functional_collectives_name_their_group():
     called = {"Concrete Inputs": ["", "sum", "7"], "Input Dims": [[4]], "Input type": ["float"]}
     own = activity(

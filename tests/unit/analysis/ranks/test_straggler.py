@@ -3,17 +3,24 @@
 import numpy as np
 import pytest
 
-from pytest_perfdl.analysis.ranks import Straggler, activity, bus_bandwidth, ranks
+from pytest_perfdl.analysis.ranks import Straggler, activity, bus_bandwidth, ranks, straggler
 from pytest_perfdl.analysis.ranks.meetings import roles_of
-from pytest_perfdl.analysis.ranks.straggler import Evidence, find
+from pytest_perfdl.analysis.ranks.straggler import Evidence
 from unit.trace.chrome import kernel, launch, step, trace, x
 
 STEP = 1_000_000
 NUMBERS = range(10, 20)
 
 
-def evidence(*, extra=(), link=(), roles=None, held=True, seed=0, noise=2000, ranks=4, steps=10):
-    """Balanced ranks with noise; `extra` adds (rank, class, since, ns) of own work, `link` (rank, since, ns)."""
+def find(evidence, numbers, ranks, *, least_ns=10_000):
+    return straggler.find(evidence, numbers, ranks, least_ns=least_ns)
+
+
+def evidence(*, extra=(), link=(), late_host=(), roles=None, held=True, seed=0, noise=2000, ranks=4, steps=10):
+    """Balanced ranks with noise; `extra` adds (rank, class, since, ns) of own work, `link` (rank, since, ns).
+
+    `late_host` adds (rank, since, ns) of a host that is late while something is communicated.
+    """
     random = np.random.default_rng(seed)
     classes = {name: np.rint(random.normal(200_000, noise, (steps, ranks))) for name in ("compute", "input", "host")}
     late = np.abs(np.rint(random.normal(0, noise, (steps, ranks))))
@@ -21,12 +28,17 @@ def evidence(*, extra=(), link=(), roles=None, held=True, seed=0, noise=2000, ra
     for rank, name, since, ns in extra:
         classes[name][since:, rank] += ns
         holds[since:, rank] += ns * held
+    hidden = np.zeros((steps, ranks), dtype=np.int64)
+    for rank, since, ns in late_host:
+        hidden[since:, rank] += ns
+        holds[since:, rank] += ns * held
     for rank, since, ns in link:
         late[since:, rank] += ns
         excess[since:, rank] += 2 * ns
     return Evidence(
         window_ns=np.full((steps, ranks), STEP, dtype=np.int64),
         classes={name: each.astype(np.int64) for name, each in classes.items()},
+        late_host_ns=hidden,
         held_ns=holds.astype(np.int64),
         link_late_ns=late.astype(np.int64),
         link_excess_ns=excess.astype(np.int64),
@@ -40,6 +52,19 @@ def test_rank_step_cause_and_cost(cause, since):
     found = find(evidence(extra=[(2, cause, since, 60_000)]), NUMBERS, [0, 1, 2, 3])
     assert (found.rank, found.since_step, found.cause) == (2, 10 + since, cause)
     assert found.cost_ns == pytest.approx(60_000, abs=10_000)
+
+
+def test_a_host_is_slow_while_something_is_communicated():
+    found = find(evidence(extra=[(2, "host", 4, 15_000)], late_host=[(2, 4, 45_000)]), NUMBERS, range(4))
+    assert (found.rank, found.since_step, found.cause) == (2, 14, "host")
+    assert found.cost_ns == pytest.approx(60_000, abs=10_000)
+    assert find(evidence(extra=[(2, "host", 4, 15_000)]), NUMBERS, range(4)) is None
+
+
+@pytest.mark.parametrize(("unsure_ns", "rank"), [(50_000, 2), (70_000, None)])
+def test_what_clocks_do_not_tell_is_no_straggler(unsure_ns, rank):
+    found = find(evidence(extra=[(2, "host", 0, 60_000)]), NUMBERS, range(4), least_ns=unsure_ns)
+    assert (found and found.rank) == rank
 
 
 def test_a_slow_link_ends_late():

@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file of the measurements (JSON Lines); an existing one is resumed (default: in the git folder)",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the report on the commit as HTML")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the report on the commit as HTML")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument(
         "arguments",

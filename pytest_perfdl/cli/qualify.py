@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=seconds_above_0, metavar="S", help="time budget in seconds")
     parser.add_argument(
+        "-o",
         "--out",
         type=Path,
         default=Path("perf-qualify.jsonl"),

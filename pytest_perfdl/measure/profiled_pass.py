@@ -213,10 +213,16 @@ class _DeviceProfiler:
     def __init__(self, path: Path, warmup: int, steps: int, memory: bool, stacks: bool) -> None:
         from torch.profiler import ProfilerActivity, profile, schedule
 
+        class Profile(profile):
+            def stop_trace(self) -> None:
+                # After the range of the last step, and also where a step raised.
+                process_group.let_collectives_end()
+                super().stop_trace()
+
         def export(finished: Any) -> None:
             finished.export_chrome_trace(str(path))
 
-        self._profiler = profile(
+        self._profiler = Profile(
             activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
             schedule=schedule(wait=0, warmup=warmup, active=steps, repeat=1),
             record_shapes=True,
@@ -229,8 +235,7 @@ class _DeviceProfiler:
         self._profiler.start()
 
     def step(self, *, last: bool) -> None:
-        if last:
-            process_group.let_collectives_end()
+        del last  # the schedule knows
         with profiler_chatter():
             self._profiler.step()
 

@@ -3,19 +3,22 @@
 import contextlib
 import hashlib
 import resource
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from pytest_perfdl.analysis.efficiency.sm import sm_efficiency_est
-from pytest_perfdl.measure import profiled_pass
+from pytest_perfdl.measure import process_group, profiled_pass
 from pytest_perfdl.measure.assemble import Repeat, assemble
 from pytest_perfdl.measure.commands import Profile
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import MeasurementPlan
 from pytest_perfdl.trace import read
+from pytest_perfdl.trace.model import Category
 from unit.measure.answers import result
 from unit.trace.chrome import corpus_file, step, trace
 
@@ -121,28 +124,50 @@ def alone():
     import torch.distributed as dist
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield dist
+    yield
     dist.destroy_process_group()
 
 
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize("fails", [False, True], ids=["ends", "raises"])
-def test_the_profiler_stops_after_what_collectives_have_left_to_record(alone, tmp_path, fails):
-    """The end of a collective that is recorded later is written into memory that the profiler has freed."""
-    torch = pytest.importorskip("torch")
-    ended = []
+def test_the_profiler_stops_after_what_collectives_have_left_to_record(monkeypatch, tmp_path, fails, device):
+    """The end of a collective that is recorded later is written into memory that the profiler has freed.
 
-    def behind(_):
+    The thread is one of Python's: a callback of a collective that has ended already would run on this one.
+    """
+    asked, ended, over = [], [], []
+    really = process_group.let_collectives_end
+
+    def asks():
+        asked.append(time.time_ns())
+        really()
+
+    def behind():
+        while not (asked or over):
+            pass
         hashlib.pbkdf2_hmac("sha256", b"", b"", 300_000)  # without the interpreter's lock
         ended.append(True)
 
-    steps = profiled_pass.record(tmp_path / "profile.json", 0, 1, memory=False, keep_last_result=False)
+    monkeypatch.setattr(profiled_pass, "uses_device", lambda: device)
+    monkeypatch.setattr(process_group, "let_collectives_end", asks)
+    monkeypatch.setattr(process_group, "LATE_SECONDS", 60)
+    steps = profiled_pass.record(tmp_path / "profile.json", 1, 1, memory=False, keep_last_result=False)
     next(steps)
-    future = alone.all_reduce(torch.ones(2), async_op=True).get_future()
-    future.then(behind)
-    future.wait()
+    next(steps)
+    thread = threading.Thread(target=behind)
+    thread.start()
     if fails:
         steps.close()
     else:
         with pytest.raises(StopIteration):
             next(steps)
-    assert ended == [True]
+    was_ended = list(ended)
+    over.append(True)
+    thread.join()
+    assert asked
+    assert was_ended
+    if not fails:
+        written = read(tmp_path / "profile.json")
+        (row,) = written.matching(lambda name: name == "ProfilerStep#1", written.rows(Category.USER_ANNOTATION))
+        assert written.base_ns + written.end[row] < asked[0], "waiting is no part of the step"

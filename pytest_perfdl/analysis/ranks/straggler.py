@@ -91,8 +91,10 @@ def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int], *, le
     steps, count = evidence.window_ns.shape
     if steps < LEAST_STEPS or count < 2:
         return None
-    own = evidence.own_ns + evidence.late_host_ns
-    classes: dict[Cause, I64] = {**evidence.classes, "host": evidence.classes["host"] + evidence.late_host_ns}
+    # The first stage of a pipeline launches late by its nature: no waiting for a stage before hides its Python.
+    late_host = evidence.late_host_ns * (len(set(evidence.roles["host"])) == 1)
+    own = evidence.own_ns + late_host
+    classes: dict[Cause, I64] = {**evidence.classes, "host": evidence.classes["host"] + late_host}
     least = LONE_SHARE * float(np.median(evidence.window_ns))
     excess = {cause: _excess(each, evidence.roles[cause], least) for cause, each in classes.items()}
     late = np.asarray(sum(excess.values()))

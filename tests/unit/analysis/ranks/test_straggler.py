@@ -59,6 +59,9 @@ def test_a_host_is_slow_while_something_is_communicated():
     assert (found.rank, found.since_step, found.cause) == (2, 14, "host")
     assert found.cost_ns == pytest.approx(60_000, abs=10_000)
     assert find(evidence(extra=[(2, "host", 4, 15_000)]), NUMBERS, range(4)) is None
+    # A stage of a pipeline may have more of it by its nature.
+    stages = evidence(late_host=[(0, 0, 200_000)], roles=(0, 1, 1, 1))
+    assert find(stages, NUMBERS, range(4)) is None
 
 
 @pytest.mark.parametrize(("unsure_ns", "rank"), [(50_000, 2), (70_000, None)])

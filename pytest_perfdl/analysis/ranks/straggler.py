@@ -95,12 +95,12 @@ def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int], *, le
     late_host = evidence.late_host_ns * (len(set(evidence.roles["host"])) == 1)
     own = evidence.own_ns + late_host
     classes: dict[Cause, I64] = {**evidence.classes, "host": evidence.classes["host"] + late_host}
-    least = LONE_SHARE * float(np.median(evidence.window_ns))
-    excess = {cause: _excess(each, evidence.roles[cause], least) for cause, each in classes.items()}
+    step_ns = float(np.median(evidence.window_ns))
+    excess = {cause: _excess(each, evidence.roles[cause], LONE_SHARE * step_ns) for cause, each in classes.items()}
     late = np.asarray(sum(excess.values()))
     alike = all(len(set(evidence.roles[cause])) == 1 for cause in excess)
     cost = np.minimum(own - _others(own, np.max) if alike else late, evidence.held_ns)
-    least_cost = max(least_ns, LEAST_SHARE * float(np.median(evidence.window_ns)))
+    least_cost = max(least_ns, LEAST_SHARE * step_ns)
     work = _persistent(late, cost, least_cost)
     behind = evidence.link_late_ns - _others(evidence.link_late_ns, np.median)
     link = _persistent(behind, evidence.link_excess_ns.astype(np.float64), least_cost)

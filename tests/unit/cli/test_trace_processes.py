@@ -115,11 +115,11 @@ def test_the_size_of_the_text(tmp_path):
 
 
 SLEEPS = """
-import sys, time
+import os, sys, time
 from pytest_perfdl.cli import trace_processes
 
 def sleeps(file):
-    print("reading", flush=True)
+    os.write(1, b"reading\n")  # at once: print writes the end of the line apart where Python does not buffer
     time.sleep(600)
 
 if __name__ == "__main__":

@@ -197,12 +197,11 @@ perf_warmup = 8
 perf_steps = 24
 perf_budget = 600
 perf_limits =
-    step_time:10%
-    block_time:10%
+    step_time:{limit}
+    block_time:{limit}
     peak_memory:off
 """
-"""A tenth: every planted slowdown is far above it, and fewer rounds show that unchanged code is below. What ranks keep
-in memory is not the subject."""
+"""What ranks keep in memory is not the subject."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +237,8 @@ class Plant:
     rank: int | None = None
     """The rank that is to blame; `None` where all ranks are."""
     sizes: Sizes = field(default_factory=Sizes)
+    limit: str = "10%"
+    """Of times: planted slowdowns are above it, and fewer rounds show that unchanged code is below a large one."""
 
     @property
     def name(self) -> str:
@@ -259,7 +260,12 @@ class Plant:
                 raise ValueError(f"{self.name}: occurs {source[path].count(old)} times in {path}: {old!r}")
             source[path] = source[path].replace(old, new)
         made = {f"src/training/{path}": text for path, text in source.items()}
-        return {"pytest.ini": PYTEST_INI, "tests/test_speed.py": TEST, ".gitignore": "__pycache__/\n", **made}
+        return {
+            "pytest.ini": PYTEST_INI.format(limit=self.limit),
+            "tests/test_speed.py": TEST,
+            ".gitignore": "__pycache__/\n",
+            **made,
+        }
 
     def is_named(self, cause: dict[str, Any] | None) -> tuple[bool, bool]:
         """Whether an entry of a run file's `blame` has the right rank, and the right cause."""
@@ -371,8 +377,16 @@ def _lost_overlap() -> list[Plant]:
         Sizes(layers=8, width=160, bandwidth=3e8),
         Sizes(layers=4, width=224, bandwidth=3e8),
     )
+    # Little of the communication overlaps on shared cores: what is lost is a tenth of the step in some of these jobs.
     return [
-        Plant("lost overlap", f"{variant}-{made.layers}x{made.width}-{made.rows}", (edit,), COMMUNICATION, sizes=made)
+        Plant(
+            "lost overlap",
+            f"{variant}-{made.layers}x{made.width}-{made.rows}",
+            (edit,),
+            COMMUNICATION,
+            sizes=made,
+            limit="5%",
+        )
         for variant, edit in edits.items()
         for made in sizes
     ]

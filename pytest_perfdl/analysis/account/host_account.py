@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from pytest_perfdl.analysis.events.communication import collective_annotation_rows, covered
+from pytest_perfdl.analysis.events.communication import covered, waits_for_collectives
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.steps import Steps
 from pytest_perfdl.analysis.events.threads import backward_rows, input_rows, on_thread, optimizer_rows, thread_of
@@ -22,10 +22,11 @@ COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 def host_accounts(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
     """Nanoseconds of each class in each step, on the step thread's timeline; they add up to `host_ns` exactly.
 
-    *Input* is time inside a DataLoader's `__next__` or `perfdl.data_wait`, operators in it included. Time inside
-    operators is *copies* where the operator moves data, else *optimizer* inside `Optimizer.step` or `zero_grad`,
-    else *backward* under an operator of the autograd engine, else *forward*. In the gaps that are left, time
-    during which any thread is in a collective is *communication*, and the rest is *Python and host*.
+    *Input* is time inside a DataLoader's `__next__` or `perfdl.data_wait`, operators in it included. *Communication* is
+    where the thread waits for collectives (`waits_for_collectives`), be it inside a frame of the autograd engine. Other
+    time inside operators is *copies* where the operator moves data, else *optimizer* inside `Optimizer.step` or
+    `zero_grad`, else *backward* under an operator of the autograd engine, else *forward*. What is left is *Python and
+    host*.
     """
     if not steps.windows:
         return ()
@@ -36,18 +37,18 @@ def host_accounts(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
 
     operators = trace.rows(Category.CPU_OP)
     waiting = own(input_rows(trace))
-    busy = own(operators).difference(waiting)
+    communicating = waits_for_collectives(trace, thread)
+    busy = own(operators).difference(waiting).difference(communicating)
     copying = own(_named(trace, operators, lambda name: name in COPIES)).intersection(busy)
     updating = own(optimizer_rows(trace)).intersection(busy)
     backward = own(backward_rows(trace)).intersection(busy)
-    collectives = covered(trace, collective_annotation_rows(trace)).difference(busy).difference(waiting)
     classes = {
         "forward": busy.difference(backward).difference(updating).difference(copying),
         "backward": backward.difference(updating).difference(copying),
         "optimizer": updating.difference(copying),
         "copies": copying,
         "input": waiting,
-        "communication": collectives,
+        "communication": communicating,
     }
     starts = np.array([window.host_start for window in steps.windows], dtype=np.int64)
     ends = np.array([window.host_end for window in steps.windows], dtype=np.int64)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_perfdl.analysis.events.communication import covered
+from pytest_perfdl.analysis.events.communication import covered, waits_for_collectives
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.nesting import Ownership, ownership
 from pytest_perfdl.analysis.events.operator_args import operator_args
@@ -24,7 +24,8 @@ from pytest_perfdl.trace.model import I32, I64, Rows, Trace
 class ThreadOperators:
     """The operators of one thread that start inside a step, and the self time of its operators.
 
-    Time inside an input annotation of the thread belongs to the input, not to the operators that run in it.
+    Time inside an input annotation of the thread belongs to the input, not to the operators that run in it, and time in
+    which the thread waits for collectives to communication, not to the operator that it waits in.
     """
 
     names: tuple[Mapping[str, int], ...]
@@ -51,7 +52,7 @@ def thread_operators(trace: Trace, steps: Steps, thread: Thread) -> ThreadOperat
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     step = steps.of_host_time(start)
     works = ~waiting.contains(start)
-    time, per_step = _time_in_steps(owned, steps, waiting)
+    time, per_step = _time_in_steps(owned, steps, waiting.union(waits_for_collectives(trace, thread)))
     return ThreadOperators(
         names=_names(trace, rows, step, len(steps.windows)),
         digests=_digests(trace, rows[works], step[works], len(steps.windows)),
@@ -62,7 +63,7 @@ def thread_operators(trace: Trace, steps: Steps, thread: Thread) -> ThreadOperat
 
 
 def _time_in_steps(owned: Ownership, steps: Steps, waiting: Intervals) -> tuple[I64, tuple[int, ...]]:
-    """Nanoseconds of each piece that lie in the steps and outside the input, and their sum by step."""
+    """Nanoseconds of each piece in which the thread does not wait, in the steps, and their sum by step."""
     time = np.zeros(len(owned.owner), dtype=np.int64)
     per_step = []
     for index, window in enumerate(steps.windows):

@@ -1,4 +1,4 @@
-"""Which device events are communication, by which evidence, and how much of it hides behind computing."""
+"""Which device events are communication, by which evidence, how much hides behind computing; and hosts that wait."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pytest_perfdl.analysis.events.enclosing import innermost
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.threads import AUTOGRAD, Thread, input_rows, on_thread
 from pytest_perfdl.trace import collective_names
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Category, Rows, Trace
@@ -94,6 +95,39 @@ def communication_overlap(trace: Trace) -> float | None:
     if communication.length == 0:
         return None
     return communication.intersection(compute).length / communication.length
+
+
+def computing_rows(trace: Trace, thread: Thread) -> Rows:
+    """Operators of a thread that compute something.
+
+    Not those that issue collectives or wait for them, and not the autograd engine's frames around operators: where DDP
+    or FSDP waits in a hook of the backward pass, such a frame is open, and no operator computes.
+    """
+    operators = on_thread(trace, trace.rows(Category.CPU_OP), thread)
+    return trace.matching(lambda name: not (collective_names.is_operator(name) or AUTOGRAD.match(name)), operators)
+
+
+def waits_for_collectives(trace: Trace, thread: Thread) -> Intervals:
+    """When a thread only waits for collectives; never, with device events, where a stream waits instead.
+
+    That is where an annotation of a collective is open, on any thread, and this one neither computes (`computing_rows`)
+    nor waits for input: up to where the last one ends before it goes on. What the thread does after that, or while one
+    is open that does not end (a message to receive later), is its own.
+    """
+    if len(launches(trace).device):
+        return Intervals.between(0, 0)
+    annotations = collective_annotation_rows(trace)
+    annotations = annotations[trace.category[annotations] == Category.USER_ANNOTATION]
+    busy = covered(trace, computing_rows(trace, thread)).union(
+        covered(trace, on_thread(trace, input_rows(trace), thread))
+    )
+    gaps = covered(trace, annotations).difference(busy)
+    following = np.searchsorted(busy.start, gaps.start, side="right")
+    until = np.append(busy.start, np.iinfo(np.int64).max)[following]
+    ends = np.sort(trace.end[annotations])
+    last = np.searchsorted(ends, until, side="right") - 1
+    known = np.append(ends, np.iinfo(np.int64).min)[last]
+    return Intervals.union_of(gaps.start, np.maximum(np.minimum(gaps.end, known), gaps.start))
 
 
 def _with_collective_arguments(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:

@@ -18,15 +18,16 @@ from pytest_perfdl.analysis.account.step_account import profile_tables
 from pytest_perfdl.analysis.events.communication import (
     collective_annotation_rows,
     communication_kernels,
+    computing_rows,
     covered,
+    waits_for_collectives,
 )
 from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, launches
 from pytest_perfdl.analysis.events.steps import Steps, steps_of
-from pytest_perfdl.analysis.events.threads import AUTOGRAD, input_rows, on_thread, thread_of
+from pytest_perfdl.analysis.events.threads import input_rows, on_thread, thread_of
 from pytest_perfdl.analysis.ranks.calls import Calls, calls_of
-from pytest_perfdl.trace.collective_names import is_operator
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 _WAITS = re.compile(r"synchronize", re.IGNORECASE)
@@ -145,11 +146,9 @@ def activity(trace: Trace) -> RankActivity:
     """Reduce one rank's trace to what `compare` needs.
 
     Steps are those of `step_windows`. With device events the classes of a step are those of `device_accounts`. Without,
-    *computing* is time inside operators of the step's thread, except those that issue collectives (`c10d::*`) and the
-    autograd engine's frames around operators: where FSDP waits in a hook of the backward pass, no operator computes.
-    *Input* is time inside a DataLoader's `__next__`. *Communication* is time in gaps between those, while an annotation
-    of a collective is open on any thread, up to where one ends: the thread may have waited for that. The rest is
-    *host*.
+    *computing* is time inside operators of the step's thread that compute (`computing_rows`), *input* is time inside a
+    DataLoader's `__next__`, *communication* is where the thread waits for collectives (`waits_for_collectives`), and
+    the rest is *host*.
     """
     joined = launches(trace)
     steps = steps_of(trace, joined)
@@ -260,24 +259,12 @@ def _host_parts(trace: Trace, steps: Steps) -> _Parts:
         return _Parts(nothing, nothing, communication, communication, none, none, nothing)
     thread = thread_of(steps.windows[0])
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
-    operators = on_thread(trace, trace.rows(Category.CPU_OP), thread)
-    computing = trace.matching(lambda name: not (is_operator(name) or AUTOGRAD.match(name)), operators)
+    computing = computing_rows(trace, thread)
     compute = covered(trace, computing).difference(waiting)
-    gaps = communication.difference(compute).difference(waiting)
-    ends = trace.end[annotations[trace.category[annotations] == Category.USER_ANNOTATION]]
-    exposed = _until_one_ends(gaps, compute.union(waiting), np.sort(ends))
+    exposed = waits_for_collectives(trace, thread)
     own = computing[~waiting.contains(trace.start[computing])]
     step = steps.of_host_time(trace.start[own])
     return _Parts(compute, waiting, communication, exposed, own, step, Intervals.between(0, 0))
-
-
-def _until_one_ends(gaps: Intervals, busy: Intervals, ends: I64) -> Intervals:
-    """The part of each gap in which the thread waits: up to the last end in the gap between what it does itself."""
-    following = np.searchsorted(busy.start, gaps.start, side="right")
-    until = np.append(busy.start, np.iinfo(np.int64).max)[following]
-    last = np.searchsorted(ends, until, side="right") - 1
-    known = np.append(ends, np.iinfo(np.int64).min)[last]
-    return Intervals.union_of(gaps.start, np.maximum(np.minimum(gaps.end, known), gaps.start))
 
 
 class _Size(msgspec.Struct, gc=False):

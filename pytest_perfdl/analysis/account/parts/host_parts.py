@@ -7,7 +7,7 @@ import numpy as np
 from pytest_perfdl.analysis.account.host_account import COPIES, HOST_IDLE_CLASSES, OPERATOR_CLASSES
 from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
 from pytest_perfdl.analysis.account.parts.sums import StepParts, TimeEntries
-from pytest_perfdl.analysis.events.communication import collective_annotation_rows, covered
+from pytest_perfdl.analysis.events.communication import covered, waits_for_collectives
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.nesting import ownership
 from pytest_perfdl.analysis.events.operator_time import operator_time
@@ -28,6 +28,7 @@ def host_parts(trace: Trace, steps: Steps) -> StepParts:
     ledger = TimeEntries(trace, marks, (*OPERATOR_CLASSES, *HOST_IDLE_CLASSES))
     thread = thread_of(steps.windows[0])
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
+    communicating = waits_for_collectives(trace, thread)
     copying = trace.named(COPIES.__contains__)
     for other in operator_threads(trace, thread):
         rows, owned = operator_time(trace).get(other, (np.zeros(0, dtype=np.intp), None))
@@ -44,28 +45,30 @@ def host_parts(trace: Trace, steps: Steps) -> StepParts:
             chosen = began & mine
             ledger.add("operator", name, rows[chosen], step[chosen], count=1)
         for index in range(len(steps.windows)):
-            time = steps.host_time(index).difference(waiting).within(owned.start, owned.end)
+            time = steps.host_time(index).difference(waiting)
+            if other == thread:
+                time = time.difference(communicating)
+            time = time.within(owned.start, owned.end)
             for name, mine in of_class.items():
                 pieces = np.flatnonzero(mine[owned.owner] & (time > 0))
                 own = time[pieces]
                 at = np.full(len(pieces), index)
                 ledger.add("operator", name, rows[owned.owner[pieces]], at, ns=own if other == thread else 0, busy=own)
-    _idle(trace, steps, ledger, waiting)
+    _idle(trace, steps, ledger, waiting, communicating)
     return ledger.close(False, np.array([window.host_ns for window in steps.windows], dtype=np.int64))
 
 
-def _idle(trace: Trace, steps: Steps, ledger: TimeEntries, waiting: Intervals) -> None:
+def _idle(trace: Trace, steps: Steps, ledger: TimeEntries, waiting: Intervals, communicating: Intervals) -> None:
     thread = thread_of(steps.windows[0])
     busy = covered(trace, on_thread(trace, trace.rows(Category.CPU_OP), thread))
-    collectives = covered(trace, collective_annotation_rows(trace)).difference(busy).difference(waiting)
     around = on_thread(trace, trace.rows(Category.PYTHON_FUNCTION, Category.USER_ANNOTATION), thread)
     owned = ownership(trace.start[around], trace.end[around])
     for index in range(len(steps.windows)):
         time = steps.host_time(index)
         at = np.full(1, index)
         ledger.add("idle", "input", _NOWHERE, at, ns=waiting.intersection(time).length)
-        ledger.add("idle", "communication", _NOWHERE, at, ns=collectives.intersection(time).length)
-        gaps = time.difference(waiting).difference(busy).difference(collectives)
+        ledger.add("idle", "communication", _NOWHERE, at, ns=communicating.intersection(time).length)
+        gaps = time.difference(waiting).difference(busy).difference(communicating)
         inside = gaps.within(owned.start, owned.end)
         pieces = np.flatnonzero(inside)
         rows, own = around[owned.owner[pieces]], inside[pieces]

@@ -5,9 +5,12 @@ import random
 import pytest
 
 from pytest_perfdl.analysis import TableRow, profile_tables
+from pytest_perfdl.analysis.account.parts import step_parts
+from pytest_perfdl.analysis.ranks import activity
 from pytest_perfdl.trace import read
-from unit.trace.chrome import DATA, MAIN, each_recording, step, trace, x
+from unit.trace.chrome import DATA, MAIN, each_recording, kernel, launch, step, trace, x
 
+FRAME = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
@@ -85,6 +88,52 @@ def test_collectives_of_any_thread_explain_gaps_but_never_operators():
     assert tables.account["forward"] == 30_000
     assert tables.account["communication"] == 30_000
     assert _rows(tables, "idle") == {"communication": (0, 30_000), "Python and host": (0, 40_000)}
+
+
+def test_a_hook_that_waits_for_a_collective_inside_an_operator_communicates():
+    """DDP waits in a hook of the backward pass: a frame of the autograd engine is open, and no operator computes."""
+    made = trace(
+        step(1, 0, 100),
+        x(FRAME, 10, 70),
+        x("torch::autograd::AccumulateGrad", 11, 9),
+        x("aten::add", 12, 6),
+        x("c10d::allreduce_", 20, 4),
+        x("aten::empty", 26, 4),
+        _annotation("gloo:all_reduce", 22, 48, tid=7),
+        _annotation("gloo:recv", 75, 20, tid=8),
+        x("aten::mm", 85, 5),
+    )
+    tables = profile_tables(made)
+    # From 30 on it waits for what ends at 70, and from 90 on for what ends at 95; from 22 to 26 nothing ends.
+    waited, frame = 40_000 + 5_000, 70_000 - 9_000 - 4_000 - 4_000 - 40_000
+    assert tables.account["communication"] == waited
+    assert tables.account["backward"] == 70_000 - 40_000
+    assert tables.account["forward"] == 5_000
+    assert _rows(tables, "operator") == {
+        FRAME: (1, frame),
+        "aten::add": (1, 6_000),
+        "aten::mm": (1, 5_000),
+        "aten::empty": (1, 4_000),
+        "c10d::allreduce_": (1, 4_000),
+        "torch::autograd::AccumulateGrad": (1, 3_000),
+    }
+    parts = step_parts(made)
+    of_name = {part.name: int(ns.sum()) for part, ns in zip(parts.parts, parts.ns, strict=True)}
+    assert (of_name["communication"], of_name[FRAME]) == (waited, frame)
+    assert activity(made).steps.exposed_communication_ns.tolist() == [waited]
+
+
+def test_with_a_device_a_collectives_annotation_takes_no_operators_time():
+    tables = profile_tables(
+        trace(
+            step(1, 0, 100),
+            x(FRAME, 0, 50),
+            launch(0, 5, 1),
+            kernel("gemm", 10, 40, 1),
+            _annotation("gloo:all_reduce", 10, 30, tid=7),
+        )
+    )
+    assert _rows(tables, "operator") == {FRAME: (1, 50_000)}
 
 
 def test_an_operators_class_is_that_of_the_innermost_work():
@@ -170,10 +219,10 @@ def test_rows_and_steps_agree_to_the_nanosecond_on_random_steps():
     for seed in range(30):
         draw = random.Random(seed)
         events = [step(number, number * 100, draw.randrange(50, 101)) for number in range(4)]
-        names = ["aten::a", "aten::b", FETCH, "perfdl.setup", "gloo:x", "range", "XBackward0"]
+        names = ["aten::a", "aten::b", FETCH, "perfdl.setup", "gloo:x", "c10d::x", "range", "XBackward0"]
         for _ in range(60):
             name = draw.choice(names)
-            category = "cpu_op" if name.startswith(("aten", "X")) else "user_annotation"
+            category = "cpu_op" if name.startswith(("aten", "c10d", "X")) else "user_annotation"
             start = draw.randrange(-20_000, 420_000) / 1000
             events.append(x(name, start, draw.randrange(40_000) / 1000, category, tid=draw.choice([MAIN, MAIN, 7])))
         tables = profile_tables(trace(*events))

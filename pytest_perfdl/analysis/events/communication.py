@@ -26,6 +26,9 @@ EVIDENCE = ("collective arguments", "parent operator", "name")
 _PLAIN = re.compile(r"at::native::")
 """Kernels of torch's own operators, which a collective may launch to flatten, cast or average."""
 
+_LAST = np.iinfo(np.int64).max
+"""After all events."""
+
 _EMPTY = (b"", b'""', b"null")
 
 
@@ -113,20 +116,26 @@ def waits_for_collectives(trace: Trace, thread: Thread) -> Intervals:
     That is where an annotation of a collective is open, on any thread, and this one neither computes (`computing_rows`)
     nor waits for input: up to where the last one ends before it goes on. What the thread does after that, or while one
     is open that does not end (a message to receive later), is its own.
+
+    Gloo closes an annotation after it has released who waits for the collective, perhaps milliseconds later, where all
+    cores are busy. So one of which the thread sat out at least half ends where the thread goes on.
     """
     if len(launches(trace).device):
         return Intervals.between(0, 0)
     annotations = collective_annotation_rows(trace)
     annotations = annotations[trace.category[annotations] == Category.USER_ANNOTATION]
-    busy = covered(trace, computing_rows(trace, thread)).union(
-        covered(trace, on_thread(trace, input_rows(trace), thread))
-    )
+    waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
+    busy = covered(trace, computing_rows(trace, thread)).union(waiting)
+    begins, ends = np.append(busy.start, _LAST), np.append(-_LAST, busy.end)
+    start, end = trace.start[annotations], trace.end[annotations]
+    # Half of an annotation or more lies between two operators only if its middle does.
+    middle = np.searchsorted(busy.start, start + (end - start) // 2)
+    released = begins[middle]
+    sat_out = 2 * (np.minimum(released, end) - np.maximum(ends[middle], start)) >= end - start
+    end = np.sort(np.where(sat_out, np.minimum(released, end), end))
     gaps = covered(trace, annotations).difference(busy)
-    following = np.searchsorted(busy.start, gaps.start, side="right")
-    until = np.append(busy.start, np.iinfo(np.int64).max)[following]
-    ends = np.sort(trace.end[annotations])
-    last = np.searchsorted(ends, until, side="right") - 1
-    known = np.append(ends, np.iinfo(np.int64).min)[last]
+    until = begins[np.searchsorted(busy.start, gaps.start, side="right")]
+    known = np.append(end, -_LAST)[np.searchsorted(end, until, side="right") - 1]
     return Intervals.union_of(gaps.start, np.maximum(np.minimum(gaps.end, known), gaps.start))
 
 

@@ -112,6 +112,28 @@ def test_an_open_message_that_nobody_waits_for_is_the_hosts_time():
     assert own.exposed_communication_ns == 55_000
 
 
+@pytest.mark.parametrize(
+    "end, waited",
+    [
+        (60, 40),  # it ends where the thread goes on
+        (63, 40),  # or a little later, as the thread of the back end closes the annotation after it has woken this one
+        (100, 40),  # the thread sat out half of it
+        (101, 0),  # it did not: Python ran, and the collective goes on
+    ],
+)
+def test_a_collective_that_is_closed_after_the_thread_went_on(end, waited):
+    own = activity(
+        trace(
+            step(1, 0, 200),
+            x("aten::mm", 0, 20),
+            x("gloo:all_reduce", 20, end - 20, "user_annotation", tid=9),
+            x("aten::mm", 60, 120),
+        )
+    )
+    assert own.steps.exposed_communication_ns.tolist() == [waited * 1000]
+    assert own.steps.host_ns.tolist() == [(60 - waited) * 1000]
+
+
 def test_reduce_scatter_of_gloo_is_an_all_reduce_that_an_operator_explains():
     scatter = {"Input Dims": [[5], [10]], "Input type": ["float", "float"]}
     own = activity(

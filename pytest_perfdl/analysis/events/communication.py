@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.threads import AUTOGRAD, Thread, input_rows, on_thread
 from pytest_perfdl.trace import collective_names
 from pytest_perfdl.trace.cached import once
-from pytest_perfdl.trace.model import Category, Rows, Trace
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 Evidence = npt.NDArray[np.int8]
 """For each row of a trace an index into `EVIDENCE`, -1 for rows that are not communication."""
@@ -117,8 +117,9 @@ def waits_for_collectives(trace: Trace, thread: Thread) -> Intervals:
     nor waits for input: up to where the last one ends before it goes on. What the thread does after that, or while one
     is open that does not end (a message to receive later), is its own.
 
-    Gloo closes an annotation after it has released who waits for the collective, perhaps milliseconds later, where all
-    cores are busy. So one of which the thread sat out at least half ends where the thread goes on.
+    Gloo closes an annotation after it has released who waits for the collective, on busy cores milliseconds later. So
+    one during which the thread is idle for at least half of the time also ends where the thread goes on, if it had been
+    idle for as long as the annotation is open after that.
     """
     if len(launches(trace).device):
         return Intervals.between(0, 0)
@@ -126,17 +127,23 @@ def waits_for_collectives(trace: Trace, thread: Thread) -> Intervals:
     annotations = annotations[trace.category[annotations] == Category.USER_ANNOTATION]
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     busy = covered(trace, computing_rows(trace, thread)).union(waiting)
-    begins, ends = np.append(busy.start, _LAST), np.append(-_LAST, busy.end)
-    start, end = trace.start[annotations], trace.end[annotations]
-    # Half of an annotation or more lies between two operators only if its middle does.
-    middle = np.searchsorted(busy.start, start + (end - start) // 2)
-    released = begins[middle]
-    sat_out = 2 * (np.minimum(released, end) - np.maximum(ends[middle], start)) >= end - start
-    end = np.sort(np.where(sat_out, np.minimum(released, end), end))
     gaps = covered(trace, annotations).difference(busy)
-    until = begins[np.searchsorted(busy.start, gaps.start, side="right")]
+    end = np.sort(np.concatenate([trace.end[annotations], *_releases(trace, annotations, busy)]))
+    until = np.append(busy.start, _LAST)[np.searchsorted(busy.start, gaps.start, side="right")]
     known = np.append(end, -_LAST)[np.searchsorted(end, until, side="right") - 1]
     return Intervals.union_of(gaps.start, np.maximum(np.minimum(gaps.end, known), gaps.start))
+
+
+def _releases(trace: Trace, annotations: Rows, busy: Intervals) -> Iterator[I64]:
+    """Where a thread goes on, though the annotation of the collective that it waited for is not closed yet."""
+    start, end = trace.start[annotations], trace.end[annotations]
+    idle = 2 * busy.within(start, end) <= end - start
+    before = np.append(-_LAST, busy.end)
+    for opens, closes in zip(start[idle], end[idle], strict=True):
+        first, last = np.searchsorted(busy.start, (opens, closes))
+        goes_on = busy.start[first:last]
+        waited = goes_on - np.maximum(before[first:last], opens)
+        yield goes_on[waited >= closes - goes_on]
 
 
 def _with_collective_arguments(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:

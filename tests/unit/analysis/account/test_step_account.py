@@ -100,12 +100,12 @@ def test_a_hook_that_waits_for_a_collective_inside_an_operator_communicates():
         x("c10d::allreduce_", 20, 4),
         x("aten::empty", 26, 4),
         _annotation("gloo:all_reduce", 22, 48, tid=7),
-        _annotation("gloo:recv", 75, 20, tid=8),
+        _annotation("gloo:recv", 75, 21, tid=8),
         x("aten::mm", 85, 5),
     )
     tables = profile_tables(made)
-    # From 30 on it waits for what ends at 70, and from 90 on for what ends at 95; from 22 to 26 nothing ends.
-    waited, frame = 40_000 + 5_000, 70_000 - 9_000 - 4_000 - 4_000 - 40_000
+    # From 30 on it waits for what ends at 70, and from 90 on for what ends at 96; from 22 to 26 nothing ends.
+    waited, frame = 40_000 + 6_000, 70_000 - 9_000 - 4_000 - 4_000 - 40_000
     assert tables.account["communication"] == waited
     assert tables.account["backward"] == 70_000 - 40_000
     assert tables.account["forward"] == 5_000

@@ -113,12 +113,12 @@ def test_an_open_message_that_nobody_waits_for_is_the_hosts_time():
 
 
 @pytest.mark.parametrize(
-    "end, waited",
+    ("end", "waited"),
     [
         (60, 40),  # it ends where the thread goes on
         (63, 40),  # or a little later, as the thread of the back end closes the annotation after it has woken this one
-        (100, 40),  # the thread sat out half of it
-        (101, 0),  # it did not: Python ran, and the collective goes on
+        (100, 40),  # the thread has been idle for as long as that
+        (101, 0),  # it has not: Python ran, and the collective goes on
     ],
 )
 def test_a_collective_that_is_closed_after_the_thread_went_on(end, waited):
@@ -132,6 +132,41 @@ def test_a_collective_that_is_closed_after_the_thread_went_on(end, waited):
     )
     assert own.steps.exposed_communication_ns.tolist() == [waited * 1000]
     assert own.steps.host_ns.tolist() == [(60 - waited) * 1000]
+
+
+@pytest.mark.parametrize(
+    ("until", "waited"),
+    [
+        (20, 42),
+        (37, 25),  # idle for half of the time that the collective is open
+        (38, 0),  # computing for more of it: the rest is a pause of the thread's own
+    ],
+)
+def test_who_computes_while_a_collective_is_open_does_not_wait_for_it(until, waited):
+    own = activity(
+        trace(
+            step(1, 0, 200),
+            x("aten::mm", 0, until),
+            x("gloo:all_reduce", 20, 50, "user_annotation", tid=9),
+            x("aten::mm", 62, 128),
+        )
+    )
+    assert own.steps.exposed_communication_ns.tolist() == [waited * 1000]
+
+
+def test_a_wait_that_work_of_the_thread_interrupts():
+    """DDP waits for the first bucket, takes its gradients, and waits for the second, whose annotation closes late."""
+    own = activity(
+        trace(
+            step(1, 0, 200),
+            x("aten::mm", 0, 20),
+            x("gloo:all_reduce", 22, 18, "user_annotation", tid=8),
+            x("gloo:all_reduce", 20, 50, "user_annotation", tid=9),
+            x("aten::view", 40, 2),
+            x("aten::mm", 62, 128),
+        )
+    )
+    assert own.steps.exposed_communication_ns.tolist() == [40_000]
 
 
 def test_reduce_scatter_of_gloo_is_an_all_reduce_that_an_operator_explains():

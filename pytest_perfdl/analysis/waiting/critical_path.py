@@ -12,7 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.communication import collective_annotation_rows, communication_kernels
+from pytest_perfdl.analysis.events.communication import (
+    collective_annotation_rows,
+    communication_kernels,
+    waits_for_collectives,
+)
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.nesting import ownership
@@ -114,9 +118,9 @@ def critical_path(trace: Trace, window: tuple[int, int] | None = None) -> Critic
     blocking call, for room in a full launch queue, for its data, for another thread, or polling (see
     `bindings` and `host_waits` for rules and thresholds). Host time is that of the innermost *operator* or *runtime
     call*, *input* inside a DataLoader's annotation, *synchronization* for up to 60 us that a blocking call takes
-    to return, and *Python and host* in gaps (on CPU-only traces *communication* where a collective runs
-    meanwhile). Delays beyond these are *unexplained wait*; so is what a kernel launched before the trace began
-    waited for. Works in O(n log n).
+    to return, and *Python and host* in gaps. On CPU-only traces it is *communication* where the thread waits for
+    collectives (`waits_for_collectives`). Delays beyond these are *unexplained wait*; so is what a kernel launched
+    before the trace began waited for. Works in O(n log n).
     """
     joined = launches(trace)
     steps = steps_of(trace, joined)
@@ -201,10 +205,12 @@ def _host_part(trace: Trace, thread: HostThread, runs: Intervals, blocking: Rows
     rows = thread.rows[runs.within(trace.start[thread.rows], trace.end[thread.rows]) > 0]
     owned = ownership(trace.start[rows], trace.end[rows])
     annotations = on_thread(trace, input_rows(trace), thread.thread)
+    communicating = Intervals.between(0, 0) if on_device else waits_for_collectives(trace, thread.thread)
     layers = [_Layer(owned.start, owned.end, rows[owned.owner]), _Layer.of(trace, annotations)]
-    if not on_device:
+    if len(communicating):
         layers.append(_Layer.of(trace, collective_annotation_rows(trace)))
-    cuts = np.concatenate([runs.start, runs.end, *(bound for layer in layers for bound in (layer.start, layer.end))])
+    changing = (runs, communicating, *layers)
+    cuts = np.concatenate([bound for each in changing for bound in (each.start, each.end)])
     cuts = np.sort(cuts, kind="stable")  # runs that are sorted already, which this kind merges
     bounds = cuts[np.flatnonzero(np.diff(cuts, prepend=cuts[:1] - 1))]
     start, end = bounds[:-1], bounds[1:]
@@ -216,10 +222,9 @@ def _host_part(trace: Trace, thread: HostThread, runs: Intervals, blocking: Rows
     kind[owner >= 0] = np.where(trace.category[owner[owner >= 0]] == Category.CPU_OP, _OPERATOR, _CALL)
     kind[np.isin(owner, blocking) & (owner >= 0)] = _SYNC
     kind[waiting >= 0] = _INPUT
-    if not on_device:
-        collective = layers[2].at(start)
-        gap = (kind == _PYTHON) & (collective >= 0)
-        kind[gap], row[gap] = _COMMUNICATION, collective[gap]
+    if len(communicating):
+        waits = communicating.contains(start)
+        kind[waits], row[waits] = _COMMUNICATION, layers[2].at(start)[waits]
     # A blocking call that takes longer waits for something that the trace does not show.
     returns = np.where(kind == _SYNC, np.maximum(start, end - RETURN_NS), start)
     lost = returns > start

@@ -112,6 +112,11 @@ def test_collectives_of_other_threads_on_a_cpu_only_trace():
     assert classes(
         x("aten::mm", 0, 10), x("aten::add", 40, 10), x("gloo:all_reduce", 5, 25, "user_annotation", tid=7)
     ) == {"operator": 20, "communication": 20, "Python and host": 10}
+    # A hook of the backward pass waits, inside a frame of the autograd engine; then it does not.
+    frame = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    reduce = x("gloo:all_reduce", 5, 25, "user_annotation", tid=7)
+    assert classes(x(frame, 0, 50), x("aten::mm", 0, 10), reduce) == {"operator": 30, "communication": 20}
+    assert classes(x(frame, 0, 50), x("aten::mm", 0, 20), x("aten::mm", 22, 8), reduce) == {"operator": 50}
 
 
 @pytest.mark.parametrize("gap", [15, 16], ids=["just before", "too long before"])

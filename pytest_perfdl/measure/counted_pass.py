@@ -37,9 +37,11 @@ def run(command: Count) -> Generator[bool, Aside | None, Counted]:
         measuring = _device_memory(command, notes) if uses_device() else _host_memory(command, static or 0.0, notes)
         memory = yield from measuring
         complete = not command.flops
-    if command.flops and memory.kept is not None:
+    # Ranks that take other steps than each other would wait forever: where one has to look closer, all do.
+    counted, keeps = process_group.current().agree(every=memory.kept is not None, some=(memory.kept or 0) > 0)
+    if command.flops and counted:
         growth = 0.0
-        if memory.kept > 0:
+        if keeps:
             with Optional("no-growth", "memory growth", notes):
                 growth = yield from _growth(command, notes)
     total: float | None = None

@@ -1,14 +1,23 @@
 """Counting on several ranks: all take the same steps, and one writes the exemplar."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
+from pytest_perfdl.analysis.account.peak import GROWING_STEPS
 from pytest_perfdl.measure import process_group
 from pytest_perfdl.measure.commands import Count, Profile, Profiled
 from pytest_perfdl.measure.program import Program
 from unit.measure.answers import Conversation
+
+
+class Ranks(process_group.OneProcess):
+    """One of two ranks, of which the other one keeps memory or not."""
+
+    def __init__(self, rank, *, other_keeps=False):
+        self.rank, self.other_keeps = rank, other_keeps
+
+    def agree(self, *, every, some):
+        return every, some or self.other_keeps
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -20,7 +29,7 @@ def test_only_the_first_rank_adds_memory_to_the_exemplar(tmp_path, monkeypatch, 
     assert isinstance(profiled, Profiled)
     before = (exemplar := tmp_path / profiled.exemplar).read_bytes()
 
-    monkeypatch.setattr(process_group, "_joined", [SimpleNamespace(rank=rank)])
+    monkeypatch.setattr(process_group, "_joined", [Ranks(rank)])
     counting = Conversation(Count(2, str(tmp_path), flops=False, exemplar=profiled.exemplar))
     steps = 0
     for _ in Program(counting).steps():
@@ -30,3 +39,19 @@ def test_only_the_first_rank_adds_memory_to_the_exemplar(tmp_path, monkeypatch, 
     assert steps == 4
     assert counting.answers[0].peak_memory > 0
     assert (exemplar.read_bytes() != before) == (rank == 0)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("other_keeps", [False, True])
+def test_where_one_rank_keeps_memory_all_look_for_growth(tmp_path, monkeypatch, keeps, other_keeps):
+    monkeypatch.setattr(process_group, "_joined", [Ranks(1, other_keeps=other_keeps)])
+    counting = Conversation(Count(1, str(tmp_path), flops=True))
+    kept, steps = [], 0
+    for _ in Program(counting).steps():
+        tensor = torch.ones(1000).add(1)
+        if keeps:
+            kept.append(tensor)
+        steps += 1
+    # Two windows for memory, one for FLOPs, and between them those in which growth shows.
+    assert steps == 2 + (GROWING_STEPS + 1 if keeps or other_keeps else 0) + 1
+    assert counting.answers[0].growth == (4000 if keeps else 0)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.judge.round_data import ProfiledRanks
+from pytest_perfdl.judge.work import StepWork
 from pytest_perfdl.measure.ranks import traffic
 from pytest_perfdl.results.ranks import RankCause, RankComparison, RankSide, RankTimes
 from pytest_perfdl.results.verdict import Cause
@@ -34,7 +35,10 @@ _OWN: tuple[RankCause, ...] = ("compute", "input", "host")
 def profiled_ranks(profiled: Profiled) -> ProfiledRanks | None:
     """The ranks of a profiled job; `None` without ranks, or if they could not be compared."""
     side = rank_side(profiled)
-    return None if side is None else ProfiledRanks(side, tuple(rank.parts for rank in profiled.ranks))
+    if side is None:
+        return None
+    work = tuple(StepWork(len(rank.step_ns), rank.work) for rank in profiled.ranks)
+    return ProfiledRanks(side, tuple(rank.parts for rank in profiled.ranks), work)
 
 
 def rank_side(profiled: Profiled) -> RankSide | None:
@@ -157,6 +161,18 @@ def parts_of_ranks(
             if chosen is not None:
                 parts[call] = chosen
         found.append(parts)
+    return found
+
+
+def work_of_ranks(
+    rounds: Sequence[Round], side: Literal["base", "head"], ranks: Mapping[str, int]
+) -> list[dict[str, StepWork]]:
+    """For every round the work of one side's operators, each of the rank that explains its call."""
+    found = []
+    for each in rounds:
+        of_ranks = each.ranks_base if side == "base" else each.ranks_head
+        chosen = {call: of_ranks[call].work[rank] for call, rank in ranks.items()}
+        found.append({**(each.work_base if side == "base" else each.work_head), **chosen})
     return found
 
 

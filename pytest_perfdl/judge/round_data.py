@@ -43,6 +43,8 @@ class ProfiledRanks:
     side: RankSide
     parts: tuple[StepParts | None, ...]
     """The breakdown of each rank's steps."""
+    work: tuple[StepWork, ...]
+    """What the operators of each rank's steps had to do."""
 
 
 @dataclass(frozen=True, slots=True)

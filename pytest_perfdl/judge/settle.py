@@ -10,7 +10,7 @@ import numpy as np
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge import budget, waivers
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs, step_breakdown
-from pytest_perfdl.judge.ranks import blamed_on, comparisons, explaining
+from pytest_perfdl.judge.ranks import blamed_on, comparisons, explaining, work_of_ranks
 from pytest_perfdl.judge.round_data import head_second, values
 from pytest_perfdl.judge.stopping_rule import Held, estimated
 from pytest_perfdl.judge.stored_repeats import of_environment
@@ -84,7 +84,8 @@ def settle(
     settled = judgement(new, base, (*metrics, *waivers.of_rows(rows, limits)), None, "")
     doubts: tuple[Finding, ...] = ()
     compared = comparisons(rounds)
-    calls = explained(rounds, rules, {call: explaining(each) for call, each in compared.items()})
+    ranks = {call: explaining(each) for call, each in compared.items()}
+    calls = explained(rounds, rules, ranks)
     breakdowns = tuple(step_breakdown(call, each, rounds=settled.verdict in EXPLAINED) for call, each in calls.items())
     settled = replace(settled, breakdowns=breakdowns, ranks=tuple(compared.values()) or settled.ranks)
     if settled.verdict in EXPLAINED and calls:
@@ -97,7 +98,7 @@ def settle(
         doubts = tuple(
             _doubt(call, calls[call], timed[call]) for call in timed if contradicts(calls[call], timed[call])
         )
-    worked = joined([each.work_base for each in rounds]), joined([each.work_head for each in rounds])
+    worked = joined(work_of_ranks(rounds, "base", ranks)), joined(work_of_ranks(rounds, "head", ranks))
     settled = replace(settled, operators=_operators(*worked, peaks))
     if settled.verdict in EXPLAINED:
         settled = replace(settled, work=_work(settled, *worked, peaks))

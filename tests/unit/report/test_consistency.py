@@ -19,6 +19,8 @@ from pytest_perfdl.judge.round_data import Round, orders
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.untimed import standing
+from pytest_perfdl.judge.work import StepWork
+from pytest_perfdl.machine.utilization import OperatorWork
 from pytest_perfdl.model.limits import BUILT_IN
 from pytest_perfdl.model.record import Call, Row, Series
 from pytest_perfdl.model.step_part import Part
@@ -89,7 +91,10 @@ def ranks_of(parts_of_slow, parts_of_quick, *, slow_ms):
         step=own + 0.7,
         waits=[[0.0, waits], [0.0, 0.0]],
     )
-    return {"": ProfiledRanks(side, (parts_of_quick, parts_of_slow))}
+    product = OperatorWork("aten::mm", "[]", "float32", 2, 9_000_000, 10**6, 10**6)
+    sort = OperatorWork("aten::sort", "[]", "", 48, round(1e6 * slow_ms))
+    work = StepWork(1, (product,)), StepWork(1, (product, sort) if slow_ms else (product,))
+    return {"": ProfiledRanks(side, (parts_of_quick, parts_of_slow), work)}
 
 
 def settled(*, of_ranks=False):
@@ -125,6 +130,8 @@ def settled(*, of_ranks=False):
                 times(13_800_000 * day, rng),
                 parts_base={"": base},
                 parts_head={"": base if of_ranks else head},
+                work_base={"": StepWork(1, ())},
+                work_head={"": StepWork(1, ())},
                 **of_each,
             )
         )
@@ -192,6 +199,9 @@ def test_no_number_of_a_test_with_ranks_contradicts_another(tmp_path):
         "ranks: rank 0 waits 4.000 ms per step for rank 1, 200.0 µs in the baseline; rank 1 has 3.800 ms more" in said
     )
     assert "rank 0 waits 4.000 ms per step for rank 1" in (report / "summary.md").read_text()
+    # What the operators of rank 1 do more, not those of rank 0, which only waits.
+    assert [(each["kind"], each["operator"]) for each in found["work"]] == [("more traffic or calls", "aten::sort")]
+    assert "aten::sort" in {each["operator"] for each in found["operators"]}
 
 
 def test_every_required_number_is_there(report):

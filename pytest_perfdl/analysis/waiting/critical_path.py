@@ -209,7 +209,7 @@ def _host_part(trace: Trace, thread: HostThread, runs: Intervals, blocking: Rows
     layers = [_Layer(owned.start, owned.end, rows[owned.owner]), _Layer.of(trace, annotations)]
     if len(communicating):
         layers.append(_Layer.of(trace, collective_annotation_rows(trace)))
-    changing = (runs, communicating, *layers)
+    changing: tuple[Intervals | _Layer, ...] = (runs, communicating, *layers)
     cuts = np.concatenate([bound for each in changing for bound in (each.start, each.end)])
     cuts = np.sort(cuts, kind="stable")  # runs that are sorted already, which this kind merges
     bounds = cuts[np.flatnonzero(np.diff(cuts, prepend=cuts[:1] - 1))]

@@ -45,10 +45,9 @@ def host_parts(trace: Trace, steps: Steps) -> StepParts:
             chosen = began & mine
             ledger.add("operator", name, rows[chosen], step[chosen], count=1)
         for index in range(len(steps.windows)):
-            time = steps.host_time(index).difference(waiting)
-            if other == thread:
-                time = time.difference(communicating)
-            time = time.within(owned.start, owned.end)
+            whole = steps.host_time(index).difference(waiting)
+            works = whole.difference(communicating) if other == thread else whole
+            time = works.within(owned.start, owned.end)
             for name, mine in of_class.items():
                 pieces = np.flatnonzero(mine[owned.owner] & (time > 0))
                 own = time[pieces]

@@ -114,7 +114,7 @@ def test_the_size_of_the_text(tmp_path):
     assert text_bytes(str(tmp_path / "absent")) == 0
 
 
-SLEEPS = """
+SLEEPS = r"""
 import os, sys, time
 from pytest_perfdl.cli import trace_processes
 

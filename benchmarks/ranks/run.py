@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,9 +16,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import chrome_files
-import generated_sets
-from simulated_job import simulate
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "ranks")]
+
+import chrome_files  # noqa: E402
+import generated_sets  # noqa: E402
+from simulated_job import simulate  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,9 @@ def ask_command(files: list[Path]) -> dict[str, Any] | None:
     """The same from the command, in a process of its own."""
     call = "import sys; from pytest_perfdl.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", call, "trace", *map(str, files), "--json"]
-    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["ranks"]["straggler"]
+    own = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=own, capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)["ranks"]["straggler"]
     return told and {key: told[key] for key in ("rank", "since_step", "cause", "cost_ns")}
 
 

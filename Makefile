@@ -41,10 +41,8 @@ $(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[examples,lint]'
 	@touch $@
 
-# In the order of the folders, plugin before unit: by itself xdist begins with the files of many short tests, and the
-# few long ones are left for the end, where one of the two processes has nothing to do.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Half an hour: each command in the state that the text describes, two documents at a time.
 commands: $(VENV)/.test

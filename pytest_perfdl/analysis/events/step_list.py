@@ -21,6 +21,8 @@ OVERLAP_SHARE = 0.01
 """Share of the shorter of two steps by which they may overlap and still count as one after the other."""
 AGREEING = 3
 """Steps that must run the same operators for a first or last step that runs others to be left out."""
+ALIKE = 0.01
+"""Share of its operators by which a step may differ from others and count as equal."""
 
 
 @dataclass(slots=True)
@@ -194,19 +196,20 @@ def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
     runs = _operators(trace, joined, found, kept)
     keys = [tuple(sorted(run.items())) for run in runs]
     common, agreeing = Counter(keys).most_common(1)[0]
-    usual = sum(count for _, count in common)
+    usual = Counter(dict(common))
     for place, which in ((0, "begins"), (len(kept) - 1, "ends")):
-        if keys.count(keys[place]) > 1:
+        own = runs[place]
+        less, more = usual - own, own - usual
+        if keys.count(keys[place]) > 1 or (less + more).total() <= ALIKE * usual.total():
             continue
-        own = sum(runs[place].values())
-        less = not (runs[place] - Counter(dict(common)))
         if agreeing >= AGREEING:
-            how = f"runs {own:,} operators and launches where {agreeing} other steps run {usual:,}"
-            if less:
+            how = f"runs {own.total():,} operators and launches where {agreeing} other steps run {usual.total():,}"
+            if not more:
                 how += f", so the recording {which} inside it"
-            found.leave_out([kept[place]], "cut-step" if less else "other-step", f"{{steps}} {how}", is_damage=less)
+            code = "other-step" if more else "cut-step"
+            found.leave_out([kept[place]], code, f"{{steps}} {how}", is_damage=not more)
         elif len(kept) <= AGREEING and place:
-            counts = ", ".join(f"{sum(run.values()):,}" for run in runs)
+            counts = ", ".join(f"{run.total():,}" for run in runs)
             found.note(
                 "note",
                 "steps-differ",

@@ -2,6 +2,8 @@
 
 from hypothesis import strategies as st
 
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import steps_of
 from unit.trace.chrome import kernel, launch, trace, x
 
 NAMES = (
@@ -60,3 +62,14 @@ def event_lists(draw):
 def traces():
     """Read traces of `event_lists`."""
     return event_lists().map(lambda events: trace(*events))
+
+
+def usable(found):
+    """Whether damage leaves a trace something to make a graph of."""
+    steps = steps_of(found, launches(found))
+    return bool(steps.windows) or not steps.left_out
+
+
+def usable_traces():
+    """Those traces of `event_lists` that are `usable`."""
+    return traces().filter(usable)

@@ -2,7 +2,7 @@
 
 It shares no code with the package, so that agreement to the nanosecond means something. It knows the cases
 that the public traces hold: nested operators, launches joined on correlation, no setup annotations. A trace
-without steps is one step over everything.
+without steps is one step over everything. It does not judge which steps are damaged, but is told.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import bisect
 import gzip
 import json
 import re
+import statistics
 from collections import Counter, defaultdict
 from decimal import Decimal
 from functools import cached_property
@@ -30,11 +31,18 @@ BLOCKING |= {
     "aten::_local_scalar_dense",
     "aten::is_nonzero",
 }
+SEVERAL = re.compile(r"graph|mem(cpy|set|prefetch)", re.IGNORECASE)
+"""Calls that may have several kernels."""
+KNOWN_END = re.compile("without time of their own|so their begin is unknown")
+"""Reasons for which a step is left out although it ends where the next one begins."""
+UNSET = {None, 0, -1, 2**32 - 1}
 COLLECTIVE = ("c10d::", "nccl:", "record_param_comms")
 
 
 class Reference:
-    def __init__(self, data):
+    def __init__(self, data, left_out=()):
+        """Of a file's bytes, and number and reason of each step that is left out."""
+        self.left_out = dict(left_out)
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
         top = json.loads(data, parse_float=Decimal)
@@ -47,10 +55,6 @@ class Reference:
             event["args"] = event.get("args", {})
         self.device = [event for event in self.events if event["cat"] in DEVICE]
         self.kernels = [event for event in self.events if event["cat"] in KERNEL]
-        self.calls = {}
-        for event in sorted(self.events, key=lambda event: (event["start"], -event["end"])):
-            if event["cat"] in CALL and "correlation" in event["args"]:
-                self.calls.setdefault(event["args"]["correlation"], event)
         self.operators = [
             event for event in self.events if event["cat"] in OPERATOR and not ANNOTATION.match(event["name"])
         ]
@@ -96,7 +100,71 @@ class Reference:
         return [event for event in events if step["start"] <= event["start"] < step["end"]]
 
     def launch(self, event):
-        return self.calls.get(event["args"].get("correlation"))
+        return self._links.get(id(event))
+
+    @cached_property
+    def _links(self):
+        """The call of each device event, but for what no call can have launched."""
+        return {key: call for key, call in self._claims.items() if key not in self._refused}
+
+    @cached_property
+    def _claims(self):
+        """The call that each device event's correlation names: the outer one, the last that begins before it."""
+        calls = defaultdict(list)
+        for event in sorted(self.events, key=lambda event: (event["start"], -event["end"])):
+            if event["cat"] in CALL and event["args"].get("correlation") not in UNSET:
+                own = calls[event["args"]["correlation"]]
+                if not any(other["start"] <= event["start"] < other["end"] for other in own):
+                    own.append(event)
+        found = {}
+        for event in self.device:
+            own = calls.get(event["args"].get("correlation"), [])
+            before = [call for call in own if call["start"] <= event["start"]]
+            if own:
+                found[id(event)] = before[-1] if before else own[0]
+        return found
+
+    @cached_property
+    def _refused(self):
+        """Of kernels that share a plain call, all; and what ends before its call begins while others do not."""
+        kernels = defaultdict(list)
+        for event in self.kernels:
+            if id(event) in self._claims:
+                kernels[id(self._claims[id(event)]), event["pid"]].append(event)
+        shared = {
+            id(event)
+            for own in kernels.values()
+            if len(own) > 1 and not SEVERAL.search(self._claims[id(own[0])]["name"])
+            for event in own
+        }
+        early = set()
+        for pid in {event["pid"] for event in self.device}:
+            own = [each for each in self.device if each["pid"] == pid and id(each) in self._claims.keys() - shared]
+            call = [self._claims[id(event)]["start"] for event in own]
+            wrong = [begins > event["end"] for begins, event in zip(call, own, strict=True)]
+            ahead = [begins - event["start"] for begins, event in zip(call, own, strict=True)]
+            sane = [each for each, bad in zip(ahead, wrong, strict=True) if not bad]
+            if not own:
+                continue
+            skew = max([0, *sane]) if len(sane) > len(own) / 2 else 2 * int(statistics.median(ahead))
+            early |= {
+                id(event)
+                for begins, event, bad in zip(call, own, wrong, strict=True)
+                if bad and begins - event["end"] > skew
+            }
+        return shared | early
+
+    @cached_property
+    def carried(self):
+        """Without a call, but ahead of all of their stream that have one: launched before the profiler began."""
+        found, seen = [], set()
+        for event in sorted(self.device, key=lambda event: (event["start"], -event["end"]))[::-1]:
+            stream = event["pid"], event["tid"]
+            if self.launch(event):
+                seen.add(stream)
+            elif stream in seen and event["args"].get("correlation") not in UNSET and id(event) not in self._refused:
+                found.append(event)
+        return found
 
     def launched_in(self, step):
         return [
@@ -106,15 +174,28 @@ class Reference:
         ]
 
     def windows(self):
-        if self.whole and self.device:
-            everything = [*self.device, *self.steps]
+        if self.whole:
+            everything = [*self.device, *self.steps] if -1 not in self.left_out else []
+            if not everything:
+                return []
             return [(min(event["start"] for event in everything), max(event["end"] for event in everything))]
-        found, since = [], self.steps[0]["start"]
+        found, since, last = [], None, None
         for step in self.steps:
-            ends = [event["end"] for event in self.launched_in(step)] if self.device else []
-            opens = since if self.device else step["start"]
-            since = max([step["end"], *ends, since])
-            found.append((opens, since))
+            number = int(step["name"].partition("#")[2])
+            reason = self.left_out.get(number, "")
+            done = max([step["end"], *(event["end"] for event in self.launched_in(step) if self.device)])
+            if not self.device:
+                opens = step["start"]
+            elif since is not None and number == last + 1:
+                opens, done = since, max(done, since)
+            else:
+                earlier = [each for each in self.device if (call := self.launch(each)) and call["start"] < step["start"]]
+                ends = [event["end"] for event in [*earlier, *self.carried] if event["end"] <= done]
+                opens = max([step["start"], *ends])
+            # The end of some that are left out is known: the next one begins there.
+            since, last = None if reason and not KNOWN_END.search(reason) else done, number
+            if not reason:
+                found.append((opens, done))
         return found
 
     def threads(self):

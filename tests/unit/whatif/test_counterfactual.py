@@ -123,6 +123,9 @@ def test_what_durations_do_not_explain_is_refused(gap, reason):
         events += [step(number, start, 550), x("aten::mm", start + 50, 300), launch(start + 60, 5, number + 1)]
         events.append(kernel("k", start + 80 + free, 4080 + number, number + 1))
         free += 4080 - 600
+    # What begins at once on the idle device shows that the clocks agree: kernels that wait for nothing do not.
+    tail = 600 * STEPS + free + 1000
+    events += [launch(tail, 5, 99), kernel("after the steps", tail + 10, 5, 99)]
     told = compared(base, trace(*events))
     assert reason in told.refused
     assert (told.shares, told.latent) == ((), ())

@@ -9,8 +9,8 @@ from pytest_perfdl.analysis.waiting.critical_path import critical_path
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import EdgeKind, Plan, Select, TaskKind, quality, simulate, task_graph
 from pytest_perfdl.whatif.model import CHAIN_KINDS
-from unit.analysis.generated import traces
-from unit.analysis.waiting.test_critical_path import ENGINE, events_of_any_kind, programs, sync, sync_event
+from unit.analysis.generated import usable_traces
+from unit.analysis.waiting.test_critical_path import ENGINE, usable_events, programs, sync, sync_event
 from unit.trace.chrome import corpus_file, each_recording, kernel, launch, step, trace, x
 from unit.whatif.hand import slow
 
@@ -383,8 +383,8 @@ def test_steps_and_their_period():
         events += [
             step(number, begin, 90),
             x("aten::mm", begin, 50),
-            launch(begin + 10, 5, number),
-            kernel("k", begin + 20, 90, number),
+            launch(begin + 10, 5, number + 1),
+            kernel("k", begin + 20, 90, number + 1),
         ]
     made = trace(*events)
     graph = check(made)
@@ -469,13 +469,13 @@ def test_our_recordings_are_replayed(path):
 
 
 @settings(max_examples=60, deadline=None)
-@given(traces())
+@given(usable_traces())
 def test_any_generated_trace_is_replayed(made):
     check(made)
 
 
 @settings(max_examples=60, deadline=None)
-@given(events_of_any_kind)
+@given(usable_events)
 def test_any_trace_is_replayed(events):
     made = trace(*events)
     graph = check(made)
@@ -490,8 +490,8 @@ def test_any_trace_is_replayed(events):
 def test_a_program_s_path_agrees_with_the_walk(program):
     calls, kernels, syncs = program
     made = trace(
-        *(launch(start, end - start, number) for number, (start, end) in enumerate(calls)),
-        *(kernel("k", start, end - start, call, stream=stream) for start, end, stream, call in kernels),
+        *(launch(start, end - start, number) for number, (start, end) in enumerate(calls, 1)),
+        *(kernel("k", start, end - start, call + 1, stream=stream) for start, end, stream, call in kernels),
         *(sync(start, end - start) for start, end in syncs),
     )
     graph = check(made)

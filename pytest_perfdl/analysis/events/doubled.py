@@ -8,9 +8,9 @@ import numpy as np
 
 from pytest_perfdl.analysis.events.nesting import nest
 from pytest_perfdl.analysis.events.operator_args import operator_args
-from pytest_perfdl.analysis.events.tree import by_thread
+from pytest_perfdl.analysis.events.operator_time import operator_time
 from pytest_perfdl.trace.cached import once
-from pytest_perfdl.trace.model import Category, Trace
+from pytest_perfdl.trace.model import Trace
 
 DISPATCHERS = frozenset({"PythonDispatchMode", "PythonSubclass"})
 """What torch records, since 2.13 at the latest, between the two; as operators, though no operator runs."""
@@ -53,12 +53,13 @@ def doubled_operators(trace: Trace) -> DoubledOperators:
     the mode or subclass calls it (https://github.com/pytorch/pytorch/issues/195746). Where shapes were not recorded,
     names alone must be equal.
     """
-    rows = np.flatnonzero(trace.category == Category.CPU_OP)
-    marks = trace.named(DISPATCHERS.__contains__)[trace.name[rows]]
-    operators = rows[~marks]
-    calls = operator_args(trace).call
-    equal = 0
-    for own in by_thread(trace, operators):
-        parent = nest(trace.start[own], trace.end[own]).parent
-        equal += int(np.count_nonzero((parent >= 0) & (calls[own] == calls[own[parent]])))
-    return DoubledOperators(equal, len(operators) - equal, int(np.count_nonzero(marks)))
+    is_mark = trace.named(DISPATCHERS.__contains__)
+    call = operator_args(trace).call
+    equal = operators = marks = 0
+    for rows, _ in operator_time(trace).values():
+        own = rows[~is_mark[trace.name[rows]]]
+        parent, calls = nest(trace.start[own], trace.end[own]).parent, call[own]
+        equal += int(np.count_nonzero((parent >= 0) & (calls == calls[parent])))
+        operators += len(own)
+        marks += len(rows) - len(own)
+    return DoubledOperators(equal, operators - equal, marks)

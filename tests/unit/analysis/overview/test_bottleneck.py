@@ -258,7 +258,9 @@ def test_sentences_hold_what_they_must(path):
     assert 0 < found.share <= 1
     findings = trace_findings(*parts(path), known=found.kind)
     assert [each.share for each in findings] == sorted((each.share for each in findings), reverse=True)
-    assert all("\n" not in each.text and each.share > 0 for each in findings)
+    timed = [each for each in findings if each.kind not in ("doubled operators", "software")]
+    assert all("\n" not in each.text for each in findings)
+    assert all(each.share > 0 for each in timed)
     assert found.kind not in {each.kind for each in findings}
 
 

@@ -61,6 +61,7 @@ _WAITS: Mapping[str, str] = {
     "unattributed": "for reasons that the trace does not show",
 }
 """What the device waits for in some classes of idle time."""
+_NO_STEPS = "Unknown: the trace has no operators, calls or kernels."
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ def bottleneck(trace: Trace, tables: ProfileTables | None = None, path: Critical
     tables = profile_tables(trace) if tables is None else tables
     total = sum(tables.step_ns)
     if total == 0:
-        return Bottleneck("none", "All steps in the trace have a duration of 0.", 0.0, ())
+        none = "All steps in the trace have a duration of 0." if tables.step_ns else _NO_STEPS
+        return Bottleneck("none", none, 0.0, ())
     path = critical_path(trace) if path is None else path
     account = {name: ns / total for name, ns in tables.account.items()}
     on_path = {name: ns / path.span_ns for name, ns in path.by_class.items()}

@@ -182,7 +182,7 @@ def _in_time(events: list[_Event], unnamed: int) -> list[_Event]:
     found: list[_Event] = []
     opened = _Opened(unnamed)
     for _, group in groupby(sorted(events, key=_time), _time):
-        late = []
+        late: list[_Event] = []
         for event in group:
             taken = [] if event[1] else opened.pop(event)
             (found if taken else late).append(event)

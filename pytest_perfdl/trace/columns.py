@@ -214,6 +214,9 @@ class Columns:
         start, name, pid, tid = (columns[key] for key in ("start", "name", "pid", "tid"))
         self.pairs = pair(phase, start, name, pid, tid, self.names.get("", -1))
         set_durations(self.pairs, start, columns["duration"], pid, tid)
+        endless = columns["duration"] > LONGEST_NS
+        self.without_duration += int(np.count_nonzero(endless))
+        columns["duration"][endless] = 0
         stored = np.arange(len(phase), dtype=np.intp)
         args = self.args.so_far()
         both = [(begin, end) for begin, end in zip(self.pairs.begin, self.pairs.end, strict=True) if args[end] != b"{}"]

@@ -153,6 +153,13 @@ def test_an_end_that_lies_before_its_beginning_is_said():
     assert found.findings == ("1 end event (phase E) lies before its begin event: its duration was read as 0",)
 
 
+def test_an_end_years_later_is_no_end():
+    begin, end = pair(x("op", 10, 5))
+    found = trace(begin, {**end, "ts": 10**15})
+    assert found.duration.tolist() == [0]
+    assert found.findings == ("1 complete event has no duration, which was read as 0",)
+
+
 def test_a_damaged_file_keeps_the_pairs_of_its_own_order():
     # Empty events inside another, whose ends are without a name: in the order of time, each could end the outer one.
     events = [x("empty", 10, 0), x("empty", 20, 0), x("outer", 1, 50), x("cut", 60, 5)]

@@ -161,7 +161,8 @@ def busy(name, cat="kernel", **more):
             0.9,
             "Communication-bound: the step waits for collectives in 90.0% of the step (900.0 µs of 1.000 ms).",
         ),
-        ((), "none", 0.0, "All steps in the trace have a duration of 0."),
+        ((), "none", 0.0, "Unknown: the trace has no operators, calls or kernels."),
+        ((step(1, 0, 0),), "none", 0.0, "All steps in the trace have a duration of 0."),
     ],
     ids=[
         "kernels",
@@ -178,6 +179,7 @@ def busy(name, cat="kernel", **more):
         "cpu input below the threshold",
         "cpu communication",
         "nothing",
+        "steps of no duration",
     ],
 )
 def test_what_bounds_the_step(events, kind, share, sentence):

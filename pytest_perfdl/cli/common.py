@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -18,6 +18,7 @@ from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import CommandError, RecordError
 from pytest_perfdl.model.record import Record, checked_note
 from pytest_perfdl.model.secrets import without_secrets
+from pytest_perfdl.model.units import some
 from pytest_perfdl.model.visible import harmless, visible
 
 if TYPE_CHECKING:
@@ -35,20 +36,51 @@ class Parser(argparse.ArgumentParser):
 
 
 def one_run(trace: Trace) -> Trace:
-    """The trace, if it is of one run.
+    """The trace, if it is of one process of one run.
+
+    Raises
+    ------
+    CommandError
+        If it is of several: every figure would be that of all.
+    """
+    found = recordings_of(trace)
+    if len(found) > 1:
+        raise CommandError(
+            f"{_several(trace, found)}: this command needs the trace of one process, so use the file of one"
+        )
+    return found[0]
+
+
+def say_if_several(trace: Trace, found: Sequence[Trace]) -> None:
+    """Say that a file holds several processes, which are read as if each had a file of its own."""
+    if len(found) > 1:
+        say(f"{_several(trace, found)}: read as ranks", error=True)
+
+
+def _several(trace: Trace, found: Sequence[Trace]) -> str:
+    named = some([each.source.removeprefix(f"{trace.source}: ") for each in found])
+    return visible(f"{trace.source} contains {len(found)} processes ({named})")
+
+
+def recordings_of(trace: Trace) -> tuple[Trace, ...]:
+    """The trace, or that of each process where its file holds several (`trace.recordings`).
 
     Raises
     ------
     CommandError
         If a report wrote it to show both sides of a comparison: every figure would be that of both.
+    TraceError
+        If its processes cannot be told apart.
     """
+    from pytest_perfdl.trace.recordings import recordings
+
     about = trace.metadata.get("perfdl")
     if isinstance(about, dict) and "verdict" in about:
         raise CommandError(
             f"{trace.source} contains two runs (baseline and current): use the file with .base or .new in its name, "
             "or compare both with `perfdl diff`"
         )
-    return trace
+    return recordings(trace)
 
 
 def baselines(store: Store) -> Iterator[tuple[Path, Record]]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.baseline.text import parse
-from pytest_perfdl.cli.common import one_run
+from pytest_perfdl.cli.common import recordings_of, say_if_several
 from pytest_perfdl.diff import Side, of_breakdown, of_call, of_traces
 from pytest_perfdl.model import run_json
 from pytest_perfdl.model import untrusted_files as bounded
@@ -223,19 +223,25 @@ def _of_record(record: Record, label: str) -> Iterator[tuple[Name, LoadedSide]]:
 def _of_traces(files: list[Path], label: str) -> Sides:
     notes: list[str] = []
 
-    def noted(file: Path) -> Trace:
-        trace = one_run(read(file))
-        notes.extend(f"{file}: {note}" for note in trace.findings)
-        return trace
+    def noted(file: Path) -> tuple[Trace, ...]:
+        whole = read(file)
+        found = recordings_of(whole)
+        say_if_several(whole, found)
+        notes.extend(f"{file}: {note}" for note in dict.fromkeys(note for trace in found for note in trace.findings))
+        return found
 
+    parts, places = [], []
     try:
-        if len(files) == 1:
-            trace = noted(files[0])
-            return {Name(): LoadedSide(of_traces(label, [step_parts(trace)]), lambda: trace, tuple(notes))}
         # One after the other: of several traces only their parts are kept.
-        side = of_traces(label, [step_parts(noted(file)) for file in files])
-        middle = files[int(np.argsort(side.step_ns, kind="stable")[(len(files) - 1) // 2])]
-        return {Name(): LoadedSide(side, lambda: read(middle), tuple(notes))}
+        for file in files:
+            for place, trace in enumerate(noted(file)):
+                parts.append(step_parts(trace))
+                places.append((file, place))
+        side = of_traces(label, parts)
+        if len(parts) == 1:
+            return {Name(): LoadedSide(side, lambda: trace, tuple(notes))}
+        file, place = places[int(np.argsort(side.step_ns, kind="stable")[(len(parts) - 1) // 2])]
+        return {Name(): LoadedSide(side, lambda: recordings_of(read(file))[place], tuple(notes))}
     except (TraceError, ValueError) as error:
         raise SourceError(str(error)) from error
 

@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import one_run, print_json, say, width
+from pytest_perfdl.cli.common import print_json, recordings_of, say, say_if_several, width
 from pytest_perfdl.model.errors import CommandError, SelectionError
 from pytest_perfdl.model.selection import HELP, parse
 from pytest_perfdl.report import layout
@@ -152,7 +152,10 @@ def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, 
     from pytest_perfdl.whatif.from_trace.graph import task_graph
     from pytest_perfdl.whatif.from_trace.job import job_graph
 
-    traces = [one_run(read(path)) for path in _paths(arguments.files)]
+    traces: list[Trace] = []
+    for whole in map(read, _paths(arguments.files)):
+        traces += (found := recordings_of(whole))
+        say_if_several(whole, found)
 
     def graph_of(trace: Trace) -> TaskGraph:
         graph = task_graph(trace)

@@ -414,8 +414,8 @@ def _repeated_calls(trace: Trace) -> str:
             restarts, last = restarts + 1, int(repeats[at])
     alone = np.setdiff1d(calls, again[parts], assume_unique=True)
     alone = alone[np.argsort(trace.start[alone], kind="stable")]
-    back = np.count_nonzero(np.diff(trace.correlation[alone]) < -_FEW)
-    if max(restarts, int(back)) <= _FEW:
+    back = int(np.count_nonzero(np.diff(trace.correlation[alone]) <= 0))
+    if restarts <= _FEW and back <= max(_FEW, _SHARE * len(alone)):
         return ""
     return f"{len(repeated):,} correlations, such as {repeated[0]}, belong to two calls each at one time"
 

@@ -18,7 +18,6 @@ from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import CommandError, RecordError
 from pytest_perfdl.model.record import Record, checked_note
 from pytest_perfdl.model.secrets import without_secrets
-from pytest_perfdl.model.units import some
 from pytest_perfdl.model.visible import harmless, visible
 
 if TYPE_CHECKING:
@@ -40,26 +39,21 @@ def one_run(trace: Trace) -> Trace:
 
     Raises
     ------
-    CommandError
+    CommandError, TraceError
         If it is of several: every figure would be that of all.
     """
-    found = recordings_of(trace)
-    if len(found) > 1:
-        raise CommandError(
-            f"{_several(trace, found)}: this command needs the trace of one process, so use the file of one"
-        )
-    return found[0]
+    from pytest_perfdl.trace.recordings import one_recording
+
+    _refuse_both_sides(trace)
+    return one_recording(trace)
 
 
 def say_if_several(trace: Trace, found: Sequence[Trace]) -> None:
     """Say that a file holds several processes, which are read as if each had a file of its own."""
+    from pytest_perfdl.trace.recordings import several
+
     if len(found) > 1:
-        say(f"{_several(trace, found)}: read as ranks", error=True)
-
-
-def _several(trace: Trace, found: Sequence[Trace]) -> str:
-    named = some([each.source.removeprefix(f"{trace.source}: ") for each in found])
-    return visible(f"{trace.source} contains {len(found)} processes ({named})")
+        say(visible(f"{several(trace, found)}: read as ranks"), error=True)
 
 
 def recordings_of(trace: Trace) -> tuple[Trace, ...]:
@@ -67,20 +61,23 @@ def recordings_of(trace: Trace) -> tuple[Trace, ...]:
 
     Raises
     ------
-    CommandError
-        If a report wrote it to show both sides of a comparison: every figure would be that of both.
-    TraceError
-        If its processes cannot be told apart.
+    CommandError, TraceError
+        If its processes, or the sides of a comparison, cannot be told apart.
     """
     from pytest_perfdl.trace.recordings import recordings
 
+    _refuse_both_sides(trace)
+    return recordings(trace)
+
+
+def _refuse_both_sides(trace: Trace) -> None:
+    """Refuse what a report wrote to show both sides of a comparison: every figure would be that of both."""
     about = trace.metadata.get("perfdl")
     if isinstance(about, dict) and "verdict" in about:
         raise CommandError(
             f"{trace.source} contains two runs (baseline and current): use the file with .base or .new in its name, "
             "or compare both with `perfdl diff`"
         )
-    return recordings(trace)
 
 
 def baselines(store: Store) -> Iterator[tuple[Path, Record]]:

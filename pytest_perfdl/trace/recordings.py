@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.model.errors import TraceError
-from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.units import plural, some
 from pytest_perfdl.trace.model import DEVICE_CATEGORIES, FIRST_LABEL, I64, Category, Counters, Rows, Trace
 from pytest_perfdl.trace.subset import subset
 
@@ -93,6 +93,26 @@ def recordings(trace: Trace) -> tuple[Trace, ...]:
     for each in found:
         _refuse_several(each)
     return found
+
+
+def one_recording(trace: Trace) -> Trace:
+    """The trace, where it is one recording.
+
+    Raises
+    ------
+    TraceError
+        It is several; the message is one line.
+    """
+    found = recordings(trace)
+    if len(found) > 1:
+        raise TraceError(f"{several(trace, found)}, where the trace of one is needed: use one file per process")
+    return found[0]
+
+
+def several(trace: Trace, found: Sequence[Trace]) -> str:
+    """What is said of a file with several recordings: how many, and what they are called."""
+    named = some([each.source.removeprefix(f"{trace.source}: ") for each in found])
+    return f"{trace.source or 'the trace'} contains {plural(len(found), 'process', 'processes')} ({named})"
 
 
 def _processes(trace: Trace) -> list[int]:
@@ -269,7 +289,7 @@ def _parts(trace: Trace, pids: Sequence[int], owner: Rows) -> tuple[Trace, ...]:
     memory = _place_of(trace.memory.pid, pids)
     span = np.isin(trace.category, [code for code, name in enumerate(trace.categories) if name == "Trace"])
     lost = np.count_nonzero((owner < 0) & ~span) + np.count_nonzero(counters < 0) + np.count_nonzero(memory < 0)
-    of = f"of none of the {len(pids)} processes"
+    of = f"of none of the {plural(len(pids), 'process', 'processes')}"
     said = plural(int(lost), f"event {of} was left out", f"events {of} were left out")
     findings = (*trace.findings, said) if lost else trace.findings
     numbers = _rank_numbers(trace, pids)
@@ -365,10 +385,10 @@ def _as_it_was(trace: Trace, rank: MergedRank) -> Trace:
 def _refusal(trace: Trace, pids: Sequence[int], rows: Rows) -> TraceError:
     """The error for device events that may be of several processes."""
     devices = sorted({trace.label(pid) for pid in trace.pid[rows].tolist()})
+    processes = f"{plural(len(pids), 'process', 'processes')} ({some([trace.label(pid) for pid in pids])})"
     return TraceError(
-        f"{trace.source or 'the trace'} contains {plural(len(pids), 'process', 'processes')} "
-        f"({', '.join(trace.label(pid) for pid in pids[:4])}{', ...' if len(pids) > 4 else ''}), and which of them "
-        f"launched the kernels of device {', '.join(devices[:4])} cannot be told: use one file per process"
+        f"{trace.source or 'the trace'} contains {processes}, and which of them "
+        f"launched the kernels of device {some(devices)} cannot be determined: use one file per process"
     )
 
 
@@ -423,7 +443,7 @@ def _repeated_calls(trace: Trace) -> str:
 def _overlapping_operators(trace: Trace) -> str:
     """Operators of one thread that overlap without nesting, which those of a process cannot; empty for few of them."""
     rows = trace.rows(Category.CPU_OP)
-    for own in _groups(rows, [trace.tid, trace.pid]) if len(rows) else ():
+    for own in _groups(rows, [trace.tid]):
         start, end = trace.start[own], trace.end[own]
         begun, ended = np.diff(start), np.diff(end)
         overlap = (begun > _ROUNDED_NS) & (ended > _ROUNDED_NS) & (end[:-1] - start[1:] > _ROUNDED_NS)

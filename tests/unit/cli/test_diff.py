@@ -690,4 +690,4 @@ def test_memory_of_several_processes_is_not_compared(tmp_path, capsys):
     merged.write_bytes(text([event | {"pid": f"rank {number}"} for number in range(2) for event in events()]))
     assert main(["diff", str(merged), str(merged), "--memory"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{merged} contains 2 processes (rank 0, rank 1): this command needs the trace of one process" in line
+    assert f"{merged} contains 2 processes (rank 0, rank 1), where the trace of one is needed: use one file" in line

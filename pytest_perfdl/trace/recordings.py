@@ -344,11 +344,12 @@ def _unmerged(trace: Trace) -> tuple[Trace, ...]:
     """The ranks of a file that `report.trace.chrome` wrote, as they were; empty for other files."""
     try:
         ranks = msgspec.convert(trace.metadata.get(MERGED), list[MergedRank])
-    except msgspec.ValidationError:
-        return ()
-    if not {rank.pid for rank in ranks}.issuperset(_processes(trace)):
-        return ()
-    return tuple(_as_it_was(trace, rank) for rank in ranks)
+        if {rank.pid for rank in ranks}.issuperset(_processes(trace)):
+            return tuple(_as_it_was(trace, rank) for rank in ranks)
+    except (msgspec.ValidationError, OverflowError):
+        # Something else called this metadata so, or changed it.
+        pass
+    return ()
 
 
 def _as_it_was(trace: Trace, rank: MergedRank) -> Trace:

@@ -206,6 +206,17 @@ def test_what_no_process_has_is_counted():
     assert [each.findings for each in found] == [("4 events of none of the 2 processes were left out",)] * 2
 
 
+@pytest.mark.parametrize("of", ["100", 10**30, 7])
+def test_metadata_that_we_did_not_write_says_nothing(of):
+    ranks = rank(pid=100), rank(pid=200, device=1)
+    about = {"metadata": {}, "process_names": [], "thread_names": []}
+    told = [about | {"rank": place, "pid": pid, "threads": [[of, 1, 1]]} for place, pid in enumerate((100, 300))]
+    assert_ranks(split(in_turn(*ranks), merged=told), *ranks)
+    told[1]["pid"] = 200
+    if of != 7:
+        assert_ranks(split(in_turn(*ranks), merged=told), *ranks)
+
+
 def test_counters_go_along():
     counters = [{"ph": "C", "name": "c", "pid": pid, "tid": 0, "ts": pid, "args": {"v": pid}} for pid in (100, 200)]
     found = split(in_turn(rank(pid=100), rank(pid=200, device=1), counters))

@@ -13,9 +13,19 @@ from typing import Any
 
 import msgspec
 
-from pytest_perfdl.model.errors import TraceError
+from pytest_perfdl.model.errors import NotATrace, TraceError
 from pytest_perfdl.trace.decode import Decoder, Notes, end_of_object
 from pytest_perfdl.trace.events import RawEvent
+from pytest_perfdl.trace.formats import (
+    HEAD,
+    OBJECT,
+    is_binary,
+    keys_of,
+    listed,
+    refusal,
+    refuse_by_keys,
+    refuse_by_start,
+)
 from pytest_perfdl.trace.truncated import boundaries, salvage
 
 SLICE = 2**20
@@ -24,12 +34,16 @@ LARGEST_UNIT = 2**26
 """Bytes that may pass without the end of an event, before the first one or after the last."""
 
 _EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
+_ANOTHER = re.compile(_EVENTS.pattern + rb'|\}\s*\]\s*(?:\[\s*)?\{\s*"')
+"""Where a further list of events begins: no string holds these quotes, and JSON has no brackets like these."""
 _EVENTS_LENGTH = 2**10
 """More than `_EVENTS` matches, unless someone writes a page of white space there."""
 _BOM = b"\xef\xbb\xbf"
 _WINDOW = 2**14
 _PATIENCE = 2**22
 """Bytes up to which the end of an event is waited for that does not decode."""
+_SCANNED = 2**18
+"""Bytes of an object without events in which keys are looked for, where it cannot be decoded."""
 _BEFORE_TAIL = b'{"traceEvents":null'
 
 
@@ -89,7 +103,8 @@ class Slices:
 
     def _open(self) -> None:
         """Go to the first event, and decode the metadata before it."""
-        self._fill(len(_BOM))
+        self._fill(HEAD)
+        refuse_by_start(self._text[:HEAD].removeprefix(_BOM), self._where)
         if self._text.startswith(_BOM):
             self.notes.other.append("a byte order mark at the start was ignored (byte 0)")
             self._drop(len(_BOM))
@@ -124,6 +139,7 @@ class Slices:
             if not self._more:
                 raise self._refusal()
             if len(self._text) > LARGEST_UNIT:
+                refuse_by_keys(self._text, keys_of(self._text[:_SCANNED]), self._where)
                 raise TraceError(
                     f"{self._where} is not a Chrome trace: no traceEvents in its first {len(self._text)} bytes"
                 )
@@ -142,16 +158,25 @@ class Slices:
 
     def _refusal(self) -> TraceError:
         """The error for a complete text that is not a trace."""
+        is_object = self._text.startswith(b"{")
         try:
             msgspec.json.decode(self._text, type=msgspec.Raw)
         except (msgspec.DecodeError, RecursionError) as error:
+            if is_object:
+                refuse_by_keys(self._text, keys_of(self._text[:_SCANNED]), self._where)
+            elif is_binary(self._text[:HEAD]):
+                return refusal(self._where, "binary data")
             self.notes.add_error(error, self._at, len(self._text))
             return TraceError(f"{self._where} is not valid JSON: {self.notes.error}")
-        if not self._text.startswith(b"{"):
+        if not is_object:
             what = "the top level is neither an object nor a list"
         else:
-            parts = self._decoder.parts(self._text) or {}
-            what = "traceEvents is not a list" if "traceEvents" in parts else "traceEvents is missing"
+            keys = list(self._decoder.parts(self._text) or {})
+            refuse_by_keys(self._text, keys, self._where)
+            if "traceEvents" not in keys:
+                has = f"its keys are {listed(keys)}" if keys else "it is empty"
+                return NotATrace(f"{self._where} is not a Chrome trace: traceEvents is missing, {has}", OBJECT)
+            what = "traceEvents is not a list"
         return TraceError(f"{self._where} is not a Chrome trace: {what} (byte {self._at})")
 
     def _slices(self) -> Iterator[list[RawEvent]]:
@@ -168,6 +193,7 @@ class Slices:
                 events, consumed = [], 0
             elif cuts:
                 closes, opens = cuts[-1]
+                self._refuse_another(self._text[:closes])
                 found = salvage(
                     self._text[:closes],
                     self._at,
@@ -222,6 +248,7 @@ class Slices:
         events = self._decoder.events(b"[" + self._text, self._at) if self._bare else self._last_of_object()
         if events is not None:
             return events
+        self._refuse_another(self._text)
         found = salvage(self._text, self._at, self._decoder, final=True, patient=False, bare=self._bare)
         self._drop(found.consumed)
         if found.ended:
@@ -255,6 +282,7 @@ class Slices:
     def _tail(self) -> None:
         """Decode the metadata that follow the list of events."""
         self._fill(LARGEST_UNIT)
+        self._refuse_another(self._text)
         if self._bare:
             if self._text.strip() or self._more:
                 self.notes.other.append(f"text after the list of events, from byte {self._at}, was ignored")
@@ -263,6 +291,14 @@ class Slices:
         if metadata is None:
             metadata = self._broken_tail()
         self.metadata.update(metadata or {})
+
+    def _refuse_another(self, text: bytes) -> None:
+        """Refuse text that is not JSON if a further list of events begins in it, which may be of another process."""
+        if another := _ANOTHER.search(text):
+            raise TraceError(
+                f"{self._where} contains several JSON documents, one after the other: a further list of events begins "
+                f"at byte {self._at + another.start()}; write each document to a file of its own"
+            )
 
     def _broken_tail(self) -> dict[str, Any] | None:
         note = self.notes.other.append

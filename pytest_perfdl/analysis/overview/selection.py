@@ -47,10 +47,11 @@ def select(trace: Trace, selection: Selection) -> Trace:
         trace = _of_device(
             trace, np.any([_of_kind(trace, kind) for kind in kinds], axis=0), "the device ran no work of this kind"
         )
-    if selection.steps:
-        # What is left out has been there all the same: a step begins where the one before it ended.
+    if trace is not whole:
+        # What is left out has been there all the same: a step begins where the one before it ended, and no kernel of it
+        # is missing.
         known = steps_of(whole, launches(whole))
-        chosen = tuple(window for window in known.windows if selection.has_step(window.number))
+        chosen = tuple(window for window in known.windows if not selection.steps or selection.has_step(window.number))
         remember(steps_of, trace, replace(known, windows=chosen), launches(trace))
     return trace
 

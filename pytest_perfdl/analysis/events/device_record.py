@@ -11,6 +11,7 @@ import numpy as np
 from pytest_perfdl.analysis.events.device_steps import carried_over
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, Launches, launch_calls
+from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
@@ -138,7 +139,7 @@ def unrecorded_device(trace: Trace, joined: Launches) -> str:
     if len(joined.device):
         return ""
     if count := unread_device_rows(trace)[0]:
-        return f"{count:,} events of the process {unread_device_rows(trace)[1]!r} have no category"
+        return f"{plural(count, 'event')} without a category in the process {unread_device_rows(trace)[1]!r}"
     devices = trace.metadata.get("deviceProperties")
     if isinstance(devices, list) and devices:
         name = devices[0].get("name") if isinstance(devices[0], dict) else None

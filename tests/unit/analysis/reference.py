@@ -189,7 +189,9 @@ class Reference:
             elif since is not None and number == last + 1:
                 opens, done = since, max(done, since)
             else:
-                earlier = [each for each in self.device if (call := self.launch(each)) and call["start"] < step["start"]]
+                earlier = [
+                    each for each in self.device if (call := self.launch(each)) and call["start"] < step["start"]
+                ]
                 ends = [event["end"] for event in [*earlier, *self.carried] if event["end"] <= done]
                 opens = max([step["start"], *ends])
             # The end of some that are left out is known: the next one begins there.

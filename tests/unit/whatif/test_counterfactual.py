@@ -110,7 +110,10 @@ def test_nothing_is_said_where_nothing_overlaps_or_nothing_changed():
 
 @pytest.mark.parametrize(
     "length, gap, reason",
-    [(1200, 98, "+96.00 µs of the change unexplained"), (600, 98, "of the trace's time is waiting without a known cause")],
+    [
+        (1200, 98, "+96.00 µs of the change unexplained"),
+        (600, 98, "of the trace's time is waiting without a known cause"),
+    ],
     ids=["of the change", "of the trace"],
 )
 def test_what_durations_do_not_explain_is_refused(length, gap, reason):

@@ -185,15 +185,15 @@ def test_a_stream_that_overlaps_itself_waits_for_what_ends_last():
         launch(0, 1, 1),
         launch(1, 1, 2),
         launch(2, 1, 3),
-        kernel("long", 10, 90, 1),
+        kernel("long", 10, 30, 1),
         kernel("overlaps", 20, 10, 2),
-        kernel("last", 102, 10, 3),
+        kernel("last", 42, 10, 3),
     )
     assert stretches(made) == [
         ("launch latency", "", 0, 10),
-        ("compute", "long", 10, 100),
-        ("kernel gap", "", 100, 102),
-        ("compute", "last", 102, 112),
+        ("compute", "long", 10, 40),
+        ("kernel gap", "", 40, 42),
+        ("compute", "last", 42, 52),
     ]
 
 

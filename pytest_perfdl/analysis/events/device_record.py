@@ -159,16 +159,18 @@ def clock_difference(trace: Trace, joined: Launches) -> int:
     """By how many nanoseconds the clock of a device is behind the host's (negative: ahead of it), at least; 0 if sane.
 
     *Ahead*: device events begin before the calls that launch them do. *Behind*: whatever begins after `_IDLE_NS` in
-    which its device ran nothing was launched over `_DELAY_NS` before, or the only device goes on after a call that
+    which no device ran anything was launched over `_DELAY_NS` before, or the only device goes on after a call that
     waits for all of it has returned. Of several devices the worst.
     """
     found = [0]
+    # One device may wait for another.
+    reach = np.maximum.accumulate(trace.end[joined.device])
+    busy_until = np.concatenate((trace.start[joined.device[:1]], reach[:-1]))
     waits = trace.matching(_WAITS_FOR_DEVICE.search, trace.launch_rows())
     devices = np.unique(trace.pid[joined.device])
     for pid in devices.tolist():
         own = np.flatnonzero(trace.pid[joined.device] == pid)
         start, end = trace.start[joined.device[own]], trace.end[joined.device[own]]
-        busy = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
         linked = joined.linked[own]
         called = trace.start[joined.call[own]]
         delay = np.sort((start - called)[linked])
@@ -176,7 +178,7 @@ def clock_difference(trace: Trace, joined: Launches) -> int:
             continue
         # One link may be wrong; clocks that disagree do so for more.
         found.append(min(0, int(delay[min(len(delay) - 1, max(_FEW, len(delay) // 100))])))
-        fresh = (start - called)[linked & (start - busy > _IDLE_NS)]
+        fresh = (start - called)[linked & (start - busy_until[own] > _IDLE_NS)]
         if len(fresh) > _FEW and fresh.min() > _DELAY_NS:
             found.append(int(fresh.min()))
         if len(devices) == 1:

@@ -219,8 +219,8 @@ def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
         listed.leave_out(
             listed.kept,
             "unread-device",
-            f"{plural(count, 'event')} without a category in the process {name!r}, so the device's work is not known in "
-            "{steps}",
+            f"{plural(count, 'event')} without a category in the process {name!r}, so the device's work is not known "
+            "in {steps}",
         )
         return []
     work = missing_work(trace, joined)

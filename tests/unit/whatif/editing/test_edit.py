@@ -13,7 +13,7 @@ from pytest_perfdl.whatif.editing.edit import PRIMITIVES
 from pytest_perfdl.whatif.editing.select import Selected
 from pytest_perfdl.whatif.model import Constants, TrackKind
 from unit.analysis.generated import usable_traces
-from unit.analysis.waiting.test_critical_path import usable_events, sync
+from unit.analysis.waiting.test_critical_path import sync, usable_events
 from unit.trace.chrome import corpus_file, kernel, launch, trace, x
 from unit.whatif.from_trace.test_graph import back_pressure
 from unit.whatif.hand import CHANNEL, HOST, STREAMS, graph, slow, times

@@ -10,7 +10,7 @@ from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import EdgeKind, Plan, Select, TaskKind, quality, simulate, task_graph
 from pytest_perfdl.whatif.model import CHAIN_KINDS
 from unit.analysis.generated import usable_traces
-from unit.analysis.waiting.test_critical_path import ENGINE, usable_events, programs, sync, sync_event
+from unit.analysis.waiting.test_critical_path import ENGINE, programs, sync, sync_event, usable_events
 from unit.trace.chrome import corpus_file, each_recording, kernel, launch, step, trace, x
 from unit.whatif.hand import slow
 

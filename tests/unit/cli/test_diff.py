@@ -580,8 +580,7 @@ def test_a_test_that_one_side_lacks_is_named_and_may_fail(tmp_path, capsys):
     [
         (
             "--fail-on=outdated",
-            "--fail-on: outdated is not a verdict of perfdl diff; choose from improved, incomparable, inconclusive, "
-            "missing, new, ",
+            "--fail-on: outdated is not a verdict of perfdl diff; choose from improved, incomparable, inconclusive, ",
         ),
         ("--limit=3%+20us", "--limit '3%+20us': expected a percentage such as 3%"),
     ],

@@ -6,10 +6,13 @@ alone: their figures are still the true ones, and the file still shows them.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import random
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from unit.trace.data.synthetic_steps import (  # noqa: E402 (the paths come first)
+from unit.trace.data.synthetic_steps import (  # noqa: E402
     CALLS,
     DEVICE,
     SHAPES,
@@ -30,6 +33,8 @@ from unit.trace.data.synthetic_steps import (  # noqa: E402 (the paths come firs
     number_of,
     truth_of,
 )
+
+from pytest_perfdl import cli  # noqa: E402 (the paths come first)
 
 HOUR = 3.6e9
 SAME = 0.005
@@ -311,12 +316,14 @@ def _start_lost(made: Made, draw: random.Random) -> Damaged | None:
 
 
 @kind("all kernels lost", MISSING)
-def _all_lost(made: Made, _: random.Random) -> Damaged | None:
+def _all_lost(made: Made, draw: random.Random) -> Damaged | None:
     rows = [row for row in made.rows if row["cat"] in (*DEVICE, "gpu_user_annotation")]
     if not rows:
         return None
-    done = without(made, rows)
-    return replace(done, intact=(frozenset(),))
+    if draw.random() < 0.3:
+        # The calls too: only the device's name is left of it.
+        rows += [row for row in made.rows if row["cat"] in CALLS]
+    return replace(without(made, rows), intact=(frozenset(),))
 
 
 @kind("nodes of graph replays lost", MISSING + r"|node|replay")
@@ -535,6 +542,9 @@ def _merged(pids: Sequence[tuple[object, object]], *, told_apart: bool) -> Calla
         for each, (host, device) in zip(both, pids, strict=True):
             for row in each.rows:
                 on_device = row["cat"] in (*DEVICE, "gpu_user_annotation")
+                if row["cat"] == "overhead":
+                    out.append(row)
+                    continue
                 pid = row["pid"] if on_device and device is None else device if on_device else host
                 out.append({**row, "pid": pid})
         if draw.random() < 0.5:
@@ -551,6 +561,19 @@ kind("two processes, text for pids", MERGED)(
     _merged((("rank 0 CPU", "rank 0 GPU"), ("rank 1 CPU", "rank 1 GPU")), told_apart=True)
 )
 kind("two processes with one pid", MERGED)(_merged(((1, None), (1, None)), told_apart=False))
+
+
+@kind("ranks that perfdl wrote as one trace", MERGED)
+def _written(made: Made, draw: random.Random) -> Damaged:
+    both = made, _other(made, draw)
+    with tempfile.TemporaryDirectory() as name:
+        for rank, each in enumerate(both):
+            shape = replace(each.shape, rank=rank)
+            Path(name, f"{rank}.json").write_text(replace(each, shape=shape).text(), encoding="utf-8")
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            cli.main(["trace", f"{name}/0.json", f"{name}/1.json", "--trace", f"{name}/all.json"])
+        text = Path(name, "all.json").read_text(encoding="utf-8")
+    return Damaged(text, tuple(each.truth for each in both), tuple(everything(each) for each in both))
 
 
 @kind("two JSON documents in one file", MERGED + r"|JSON")

@@ -12,7 +12,15 @@ DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 def found(text):
     """Walls, kernel times and counts by step, from the text alone."""
-    rows = [row for row in json.loads(text)["traceEvents"] if row["ph"] == "X"]
+    rows, begun = [], {}
+    for row in json.loads(text)["traceEvents"]:
+        if row["ph"] == "B":
+            begun.setdefault(row["tid"], []).append(row)
+        elif row["ph"] == "E":
+            start = begun[row["tid"]].pop()
+            rows.append({**start, "dur": round(row["ts"] - start["ts"], 3)})
+        elif row["ph"] == "X":
+            rows.append(row)
     for row in rows:
         row["start"] = round(row["ts"] * 1000)
         row["end"] = row["start"] + round(row["dur"] * 1000)
@@ -39,7 +47,7 @@ def found(text):
             walls[number] = last[number] - last[number - 1]
         else:
             # Sessions lie a second and more apart.
-            carried = [row["end"] for row in device if row["step"] is None and start - 5e8 < row["start"] < end]
+            carried = [row["end"] for row in device if row["step"] is None and start - 5e8 < row["start"] < last[number]]
             walls[number] = last[number] - max([start, *carried])
     kernels = [row for row in device if row["cat"] == "kernel"]
     launches = [row for row in calls.values() if "Launch" in row["name"]]

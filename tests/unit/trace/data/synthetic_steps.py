@@ -61,6 +61,22 @@ class Shape:
     log_every: int = 0
     driver: bool = False
     """The driver's call lies inside the runtime's, with the same correlation."""
+    pieces: bool = False
+    """A copy is recorded as several device events."""
+    cooperative: bool = False
+    """The optimizer's kernel runs on all devices, from one call."""
+    early: float = 0.0
+    """Microseconds by which a kernel may begin before the one ahead of it has ended (programmatic dependent launch)."""
+    branches: bool = False
+    """Nodes of a graph run at once, and are drawn on one stream."""
+    skew: float = 0.0
+    """Microseconds by which the device's clock is ahead of the host's."""
+    overhead: bool = False
+    """Rows of the profiler's own work, which kineto gives to process -1."""
+    phases: bool = False
+    """The host's rows are written as begins and ends (B and E), which the format allows."""
+    rank: int | None = None
+    """The process's number in a job of two."""
     empty_copies: bool = False
     """Copies of no bytes, which the device does not record."""
     varied: bool = False
@@ -164,22 +180,37 @@ class Job(Timeline):
     def put(self, name: str, dur: float, stream: int, category: str, correlation: int, **args: Any) -> None:
         """Have the device do something behind all that its stream has to do."""
         queue = 1000 * self.device + stream
-        begin = round(max(self.free.get(queue, 0.0), self.now + 2), 3)
+        sooner = self.random.uniform(0, min(self.shape.early, dur / 2)) if self.shape.early else 0
+        begin = round(max(self.free.get(queue, 0.0) - sooner, self.now + 2), 3)
         self.free[queue] = round(begin + dur, 3)
         told = {"device": self.device, "context": 1, "stream": stream, "correlation": correlation, **args}
         event = {"ph": "X", "cat": category, "name": name, "pid": self.device, "tid": stream, "ts": begin, "dur": dur}
         self.events.append({**event, "args": told})
 
-    def kernel(self, name: str, least: float, most: float, key: str = "", stream: int = COMPUTE, **args: Any) -> None:
-        """Launch a kernel; on a machine without a device the operator itself takes that long."""
+    def kernel(
+        self,
+        name: str,
+        least: float,
+        most: float,
+        key: str = "",
+        stream: int = COMPUTE,
+        call: str = "",
+        **args: Any,
+    ) -> None:
+        """Launch a kernel; on a machine without a device the operator itself takes that long.
+
+        A `call` that is given launches it on every device.
+        """
         dur = self.took(f"{name} {key}", least, most)
         if not self.shape.device:
             self.now = round(self.now + dur, 3)
             return
-        with self.call(self.vendor.launch) as correlation:
+        with self.call(call or self.vendor.launch) as correlation:
             pass
         geometry = {} if self.vendor is ROCM else {"grid": [64, 1, 1], "block": [128, 1, 1], "blocks per SM": 0.6}
-        self.put(name, dur, stream, "kernel", correlation, **geometry, **args)
+        for device in range(self.shape.devices) if call else (self.device,):
+            self.device = device
+            self.put(name, dur, stream, "kernel", correlation, **geometry, **args)
 
     def copy(self, name: str, size: int, dur: float) -> None:
         """Copy between the host and a device, or to where no byte is."""
@@ -188,8 +219,9 @@ class Job(Timeline):
             return
         with self.call(self.vendor.copy) as correlation:
             pass
-        if size:
-            self.put(name, dur, COPIES, "gpu_memcpy", correlation, bytes=size)
+        parts = 2 if self.shape.pieces else 1
+        for _ in range(parts if size else 0):
+            self.put(name, round(dur / parts, 3), COPIES, "gpu_memcpy", correlation, bytes=size // parts)
 
     def replay(self, count: int) -> None:
         """One launch of a graph, and its kernels."""
@@ -198,7 +230,11 @@ class Job(Timeline):
         for node in range(count):
             dur = self.took(f"node {node}", 8, 25)
             name = f"void captured_kernel_{node % 3}(float*)"
+            begun, until = self.events[-1]["ts"], self.free.get(COMPUTE, 0.0)
+            if self.shape.branches and node % 2:
+                self.free[COMPUTE] = begun
             self.put(name, dur, COMPUTE, "kernel", correlation, **{"graph id": 5, "graph node id": 100 + node})
+            self.free[COMPUTE] = max(self.free[COMPUTE], until)
 
     def capture(self, count: int) -> None:
         """Launches that the device does not see."""
@@ -280,6 +316,9 @@ class Job(Timeline):
         """What a step does between its bounds."""
         shape = self.shape
         self.throttle()
+        if shape.overhead and first:
+            row = {"ph": "X", "cat": "overhead", "name": "Activity Buffer Request", "pid": -1, "tid": 0}
+            self.events.append({**row, "ts": self.now, "dur": self.spend(3, 6), "args": {}})
         with self.within("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation"):
             self.spend(5, 8)
 
@@ -308,7 +347,7 @@ class Job(Timeline):
         self.device = 0
         if number % shape.accumulate == 0:
             with self.within("Optimizer.step#SGD.step", "user_annotation"):
-                for device in range(shape.devices):
+                for device in range(1 if shape.cooperative else shape.devices):
                     self.device = device
                     self.op("aten::_foreach_add_", [[64, 64]], self.update)
             self.device = 0
@@ -320,7 +359,8 @@ class Job(Timeline):
 
     def update(self) -> None:
         """The optimizer's kernel."""
-        self.kernel("void multi_tensor_apply_kernel<SGD>", 9, 12)
+        call = "cudaLaunchCooperativeKernelMultiDevice" if self.shape.cooperative else ""
+        self.kernel("void multi_tensor_apply_kernel<SGD>", 9, 12, call=call)
 
     def logged(self) -> None:
         """A value comes back."""
@@ -374,9 +414,12 @@ def make(shape: Shape, seed: int) -> Made:
             job.step(number, first=each == 0 and session == 0)
             number += 1
         job.stop()
+    for row in job.events:
+        if row["cat"] in DEVICE:
+            row["ts"] = round(row["ts"] + shape.skew, 3)
     rows = [*job.events, *(_projections(job.events) if shape.projected and shape.device else ())]
     if shape.grouped:
-        order = (*HOSTED, *CALLS, *DEVICE, "gpu_user_annotation")
+        order = (*HOSTED, *CALLS, *DEVICE, "gpu_user_annotation", "overhead")
         rows.sort(key=lambda row: order.index(row["cat"]))
     return Made(shape, rows, truth_of(rows), _signatures(rows))
 
@@ -458,13 +501,15 @@ def file_text(rows: Sequence[Row], shape: Shape, devices: int | None = None) -> 
     count = shape.devices if devices is None else devices
     name = shape.vendor.device
     properties = [{"id": each, "name": name, "numSms": 108, "totalGlobalMem": 1 << 35} for each in range(count)]
-    top = {
+    top: Row = {
         "schemaVersion": 1,
         "deviceProperties": properties if shape.device else [],
         "record_shapes": int(shape.shapes),
         "with_stack": int(shape.stacks),
         "baseTimeNanoseconds": 1_700_000_000_000_000_000,
     }
+    if shape.rank is not None:
+        top["distributedInfo"] = {"backend": "nccl", "rank": shape.rank, "world_size": 2}
     begin = min((row["ts"] for row in visible), default=0)
     end = max((row["ts"] + row["dur"] for row in visible), default=0)
     processes = {row["pid"] for row in visible if row.get("cat") in (*HOSTED, *CALLS)}
@@ -478,7 +523,28 @@ def file_text(rows: Sequence[Row], shape: Shape, devices: int | None = None) -> 
         {**around, "ts": begin, "dur": round(end - begin, 3), "args": {"Op count": 0}},
         {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": end},
     ]
-    return json.dumps({**top, "traceEvents": [*about, *visible, *closing]})
+    written = list(_phases(visible)) if shape.phases else visible
+    return json.dumps({**top, "traceEvents": [*about, *written, *closing]})
+
+
+def _phases(rows: Sequence[Row]) -> Iterator[Row]:
+    """The host's rows as begins and ends, thread by thread; the others as they are."""
+    open_rows: dict[int, list[Row]] = {}
+
+    def closed(thread: int, moment: float) -> Iterator[Row]:
+        waiting = open_rows.setdefault(thread, [])
+        while waiting and round(waiting[-1]["ts"] + waiting[-1]["dur"], 3) <= moment:
+            row = waiting.pop()
+            yield {"ph": "E", "pid": row["pid"], "tid": thread, "ts": round(row["ts"] + row["dur"], 3)}
+
+    hosted = [row for row in rows if row.get("cat") in HOSTED]
+    for row in sorted(hosted, key=lambda row: (row["ts"], -row["dur"])):
+        yield from closed(row["tid"], row["ts"])
+        open_rows[row["tid"]].append(row)
+        yield {**{key: value for key, value in row.items() if key != "dur"}, "ph": "B"}
+    for thread in list(open_rows):
+        yield from closed(thread, float("inf"))
+    yield from (row for row in rows if row.get("cat") not in HOSTED)
 
 
 def _meta(pid: Any, name: str, /, **args: Any) -> Row:
@@ -501,6 +567,13 @@ SHAPES: tuple[Shape, ...] = (
     Shape("copies of no bytes", empty_copies=True),
     Shape("varied operators", varied=True),
     Shape("two devices", devices=2),
+    Shape("copies in pieces", pieces=True),
+    Shape("cooperative launches", devices=2, cooperative=True),
+    Shape("dependent launches", early=3.0),
+    Shape("parallel graph nodes", graph=10, branches=True),
+    Shape("clocks a little apart", skew=-5.0),
+    Shape("a rank of two", collectives=True, rank=0),
+    Shape("begins and ends", phases=True),
 )
 """One of each kind of job, from which `drawn` takes its parameters."""
 
@@ -524,6 +597,7 @@ def drawn(base: Shape, draw: random.Random) -> Shape:
         first=draw.choice((0, 1, 1, 3, 12, 1000)),
         noise=draw.choice((0.002, 0.01, 0.02)),
         driver=base.driver or draw.random() < 0.15,
+        overhead=base.device and draw.random() < 0.3,
     )
     pipelined = base.device and (base.ahead is not None or (base.name != "synchronous" and draw.random() < 0.35))
     if pipelined:
@@ -532,6 +606,8 @@ def drawn(base: Shape, draw: random.Random) -> Shape:
         made = replace(made, accumulate=draw.choice((2, 4)))
     if base.log_every:
         made = replace(made, log_every=draw.choice((2, 3, 5)))
+    if base.skew:
+        made = replace(made, skew=draw.choice((-7.0, -4.0, 4.0)))
     if base.captures:
         made = replace(made, captures=draw.choice(("before", "inside")))
     if base.devices == 2:

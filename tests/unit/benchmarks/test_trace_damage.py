@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks" / "trace_damage"))
 
 import damages
+import halves
 import oracle
 
 from unit.trace.data.synthetic_steps import SHAPES
@@ -35,6 +36,12 @@ def test_of_an_undamaged_trace_every_figure_is_right_and_nothing_is_said(place, 
     for seed in range(place, WHOLE * len(SHAPES), len(SHAPES)):
         found = oracle.judge_undamaged(damages.undamaged_case(seed), tmp_path)
         assert (found.traceback, found.wrong, found.claims) == ("", (), ()), f"seed {seed}"
+
+
+def test_halves_of_one_job_are_no_change_and_ten_percent_are(tmp_path):
+    failed = []
+    assert len(list(halves.table(tmp_path, failed))) == 4
+    assert failed == []
 
 
 @pytest.mark.parametrize("place", range(len(damages.KINDS)), ids=[each.kind for each in damages.KINDS])

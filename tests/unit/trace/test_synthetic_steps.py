@@ -47,7 +47,9 @@ def found(text):
             walls[number] = last[number] - last[number - 1]
         else:
             # Sessions lie a second and more apart.
-            carried = [row["end"] for row in device if row["step"] is None and start - 5e8 < row["start"] < last[number]]
+            carried = [
+                row["end"] for row in device if row["step"] is None and start - 5e8 < row["start"] < last[number]
+            ]
             walls[number] = last[number] - max([start, *carried])
     kernels = [row for row in device if row["cat"] == "kernel"]
     launches = [row for row in calls.values() if "Launch" in row["name"]]

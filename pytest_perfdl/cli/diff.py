@@ -2,7 +2,7 @@
 
 `perfdl diff A B`: the change of the step, its breakdown, and which kernels, operators and Python functions caused it,
 in which module and line. `perfdl diff run.json`: the same for the two sides of one run. Exit code 1 for a verdict that
---fail-on names.
+--fail-on names, 3 if the two have no test in common, or what they have is not comparable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from pytest_perfdl.results.verdict import FailOn
     from pytest_perfdl.trace import Trace
 
-_VERDICTS: frozenset[FailOn] = frozenset({"regressed", "suspect", "improved", "inconclusive", "missing", "new"})
+_VERDICTS: frozenset[FailOn] = frozenset(
+    {"regressed", "suspect", "improved", "inconclusive", "incomparable", "missing", "new"}
+)
 """What a diff may be; the last two for a test that only one side has."""
 _LIMIT = "3%"
 
@@ -81,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read both sides, compare and report; 1 for a verdict to fail on, 3 when the sides have nothing in common."""
+    """Read both sides, compare and report; 1 for a verdict to fail on, 3 when there is nothing to compare."""
     from pytest_perfdl.cli.diff_inputs import load, pairs
 
     if arguments.top < 1:
@@ -110,7 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
             say(f"perfdl diff: {visible(name)} is only in {source}", error=True)
     _report(arguments, found, limit)
     verdicts = {each.verdict(limit) for _, each in found}
-    return 1 if verdicts & fail_on or (gone and "missing" in fail_on) or (added and "new" in fail_on) else 0
+    if verdicts & fail_on or (gone and "missing" in fail_on) or (added and "new" in fail_on):
+        return 1
+    return 3 if "incomparable" in verdicts else 0
 
 
 def _own(arguments: argparse.Namespace, rules: Rules, limit: float, fail_on: frozenset[FailOn]) -> int:
@@ -194,7 +198,7 @@ def _compared(base: LoadedSide, new: LoadedSide, rules: Rules, peaks: Peaks | No
     from pytest_perfdl.whatif.counterfactual import counterfactual
 
     found = diff(base.side, new.side, rules=rules)
-    if base.trace is None or new.trace is None or not (found.base_ns and found.new_ns):
+    if found.incomparable or base.trace is None or new.trace is None or not (found.base_ns and found.new_ns):
         return found
     traces = base.trace(), new.trace()
     simulated = counterfactual(found, *traces, rules)

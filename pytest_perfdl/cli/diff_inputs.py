@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts import step_parts
+from pytest_perfdl.analysis.events.device_record import devices_of
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import LEAST_STEPS, steps_of
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.cli.common import one_run
-from pytest_perfdl.diff import Side, of_breakdown, of_call, of_traces
+from pytest_perfdl.diff import Origin, Side, of_breakdown, of_call, of_damage, of_traces
 from pytest_perfdl.model import run_json
 from pytest_perfdl.model import untrusted_files as bounded
 from pytest_perfdl.model.errors import RecordError, ReportError, RunFileError, SourceError, TraceError
@@ -28,6 +31,7 @@ from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.system.git import commit_of, git, top_of, trouble
 from pytest_perfdl.trace import Trace, read
+from pytest_perfdl.trace.annotations import step_annotations
 
 _HEAD = 4096
 """Bytes at the beginning of a file that tell a trace from a record."""
@@ -222,22 +226,50 @@ def _of_record(record: Record, label: str) -> Iterator[tuple[Name, LoadedSide]]:
 
 def _of_traces(files: list[Path], label: str) -> Sides:
     notes: list[str] = []
+    origins: list[Origin] = []
 
     def noted(file: Path) -> Trace:
         trace = one_run(read(file))
         notes.extend(f"{file}: {note}" for note in trace.findings)
+        origins.append(_origin(trace))
         return trace
 
     try:
         if len(files) == 1:
             trace = noted(files[0])
-            return {Name(): LoadedSide(of_traces(label, [step_parts(trace)]), lambda: trace, tuple(notes))}
+            (origin,) = origins
+            if not steps_of(trace, launches(trace)).windows and origin.damaged:
+                return {Name(): LoadedSide(of_damage(label, origin), None, tuple(notes))}
+            side = replace(of_traces(label, [step_parts(trace)]), origin=origin)
+            return {Name(): LoadedSide(side, lambda: trace, tuple(notes))}
         # One after the other: of several traces only their parts are kept.
-        side = of_traces(label, [step_parts(noted(file)) for file in files])
-        middle = files[int(np.argsort(side.step_ns, kind="stable")[(len(files) - 1) // 2])]
-        return {Name(): LoadedSide(side, lambda: read(middle), tuple(notes))}
+        runs = [step_parts(noted(file)) for file in files]
     except (TraceError, ValueError) as error:
         raise SourceError(str(error)) from error
+    damaged = [file for file, origin in zip(files, origins, strict=True) if origin.damaged]
+    doubts = [f"{file}: {doubt}" for file, origin in zip(files, origins, strict=True) for doubt in origin.doubts]
+    doubts += [f"{file} is left out: damage leaves fewer than {LEAST_STEPS} of its steps" for file in damaged]
+    kept = [place for place, origin in enumerate(origins) if not origin.damaged]
+    origin = replace(origins[kept[0] if kept else 0], doubts=tuple(doubts), damaged=not kept)
+    if not kept:
+        return {Name(): LoadedSide(of_damage(label, origin), None, tuple(notes))}
+    try:
+        side = replace(of_traces(label, [runs[place] for place in kept]), origin=origin)
+    except ValueError as error:
+        raise SourceError(str(error)) from error
+    middle = files[kept[int(np.argsort(side.step_ns, kind="stable")[(len(kept) - 1) // 2])]]
+    return {Name(): LoadedSide(side, lambda: read(middle), tuple(notes))}
+
+
+def _origin(trace: Trace) -> Origin:
+    steps = steps_of(trace, launches(trace))
+    return Origin(
+        on_device=len(trace.device_rows()) > 0,
+        has_steps=len(step_annotations(trace)[0]) > 0,
+        devices=devices_of(trace),
+        doubts=tuple(finding.message for finding in steps.findings),
+        damaged=steps.damaged,
+    )
 
 
 def _of_revision(source: str, folder: str) -> Sides:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import one_run, print_json, rewrite, say, width
 from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
-from pytest_perfdl.model.errors import CommandError
+from pytest_perfdl.model.errors import CommandError, TraceError
 from pytest_perfdl.model.selection import HELP, parse
 from pytest_perfdl.model.visible import visible
 
@@ -203,7 +203,7 @@ def _read(file: str) -> Trace:
 
 
 def _advised(trace: Trace, peaks: Peaks | None) -> Answers | None:
-    """What would make the step faster; `None` for a trace without operators, calls and kernels."""
+    """What would make the step faster; `None` for a trace without operators, calls, kernels or a step to simulate."""
     from pytest_perfdl.machine.constants import Machine
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.whatif.advice import advise
@@ -212,7 +212,11 @@ def _advised(trace: Trace, peaks: Peaks | None) -> Answers | None:
     from pytest_perfdl.whatif.predict import Base
     from pytest_perfdl.whatif.transform import Context
 
-    graph = task_graph(trace)
+    try:
+        graph = task_graph(trace)
+    except TraceError as error:
+        say(f"perfdl trace: no advice: {visible(str(error))}", error=True)
+        return None
     if not len(graph):
         return None
     machine = Machine()

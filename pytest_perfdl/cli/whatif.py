@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.machine.constants import Machine
     from pytest_perfdl.report.whatif import Answers, Arithmetic
     from pytest_perfdl.trace import Trace
+    from pytest_perfdl.whatif.advice import Note
     from pytest_perfdl.whatif.editing.select import Selected
     from pytest_perfdl.whatif.model import TaskGraph
     from pytest_perfdl.whatif.predict import WhatIf
@@ -117,7 +118,8 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
     from pytest_perfdl.whatif.strategy import search
     from pytest_perfdl.whatif.transform import Context
 
-    graph, source, arithmetic = _graph(arguments, machine)
+    graph, source, arithmetic, doubts = _graph(arguments, machine)
+    job = graph.job
     context = Context(graph, machine)
     try:
         base = Base.of(graph)
@@ -138,15 +140,15 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
         base,
         predictions,
         advise(context, base),
-        (*notes(context, base), *([] if graph.job is None else ranks.notes(graph.job, base.simulation.span_ns))),
+        (*doubts, *notes(context, base), *(() if job is None else ranks.notes(job, base.simulation.span_ns))),
         strategies,
         arguments.devices or 0,
         arithmetic,
     )
 
 
-def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, str, Arithmetic | None]:
-    """The graph of a trace, or of all ranks, what it is called, and what its step computes."""
+def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, str, Arithmetic | None, Sequence[Note]]:
+    """The graph of a trace, or of all ranks, what it is called, what its step computes, and what is wrong with it."""
     from pytest_perfdl.report.whatif.ranks import listing
     from pytest_perfdl.trace import read
     from pytest_perfdl.whatif.from_trace.graph import task_graph
@@ -163,11 +165,26 @@ def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, 
     if len(traces) == 1:
         (trace,) = traces
         graph = _without_profiler(graph_of(trace), arguments.step_time)
-        return graph, trace.source or arguments.files[0], _arithmetic(trace, machine)
+        return graph, trace.source or arguments.files[0], _arithmetic(trace, machine), _doubts(traces)
     if arguments.devices:
         raise CommandError("--devices needs the trace of a single rank: pass one trace file")
     graph = _without_profiler(job_graph(traces, graph_of), arguments.step_time)
-    return graph, "ranks" if graph.job is None else f"ranks {listing(graph.job)}", None
+    return graph, "ranks" if graph.job is None else f"ranks {listing(graph.job)}", None, _doubts(traces)
+
+
+def _doubts(traces: Sequence[Trace]) -> list[Note]:
+    """What is wrong with the traces, as far as it is known to change figures."""
+    from pytest_perfdl.analysis.events.launches import launches
+    from pytest_perfdl.analysis.events.steps import steps_of
+    from pytest_perfdl.whatif.advice import Note
+
+    found = [(trace, finding) for trace in traces for finding in steps_of(trace, launches(trace)).findings]
+    several = len(traces) > 1
+    return [
+        Note(finding.code, f"{trace.source}: {finding.message}" if several else finding.message, 0.0)
+        for trace, finding in found
+        if finding.level == "invalid"
+    ]
 
 
 def _arithmetic(trace: Trace, machine: Machine) -> Arithmetic | None:

@@ -14,12 +14,13 @@ from pytest_perfdl.diff.account import AccountLine, Diff, diff
 from pytest_perfdl.diff.bound import Regions, regions
 from pytest_perfdl.diff.causes import causes, likeliest, places, remainder
 from pytest_perfdl.diff.changes import DiffCause
-from pytest_perfdl.diff.side import Side, of_breakdown, of_call, of_traces
+from pytest_perfdl.diff.side import Origin, Side, of_breakdown, of_call, of_damage, of_traces
 
 __all__ = [
     "AccountLine",
     "Diff",
     "DiffCause",
+    "Origin",
     "Regions",
     "Side",
     "causes",
@@ -27,6 +28,7 @@ __all__ = [
     "likeliest",
     "of_breakdown",
     "of_call",
+    "of_damage",
     "of_traces",
     "places",
     "regions",

@@ -15,17 +15,20 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_perfdl.analysis.events.steps import LEAST_STEPS
 from pytest_perfdl.diff.cause_names import by_name, columns
 from pytest_perfdl.diff.changes import Change, excludes_zero
 from pytest_perfdl.diff.effects import NOTHING, Amount, effects
 from pytest_perfdl.diff.matching.groups import ONE_SIDED, Matching, Weighted
 from pytest_perfdl.diff.matching.match import match
 from pytest_perfdl.diff.matching.names import NO_RULES
+from pytest_perfdl.diff.side import of_nothing
 from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff.changes import Counterfactual, Key, MachineUse
     from pytest_perfdl.diff.matching.groups import By, Group
     from pytest_perfdl.diff.matching.names import Rules
-    from pytest_perfdl.diff.side import Side, Unit
+    from pytest_perfdl.diff.side import Origin, Side, Unit
     from pytest_perfdl.model.step_part import Part
     from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 
@@ -112,11 +115,22 @@ class Diff:
     """The step time that a run measured without the profiler, with its verdict; `None` of two sources."""
     use: MachineUse | None = None
     """How well both sides use the machine; `None` unless both are traces."""
+    incomparable: str = ""
+    """Why the sides are not comparable: then both are without figures; empty where they are."""
 
     @property
     def delta_ns(self) -> int:
         """What the profiled step gained."""
         return self.new_ns - self.base_ns
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of the two before their figures: other devices first, then what is wrong with each."""
+        known = [(side.label, side.origin) for side in (self.base, self.new) if side.origin is not None]
+        devices = [f"{label} ran on {_devices(origin)}" for label, origin in known]
+        differ = len(known) == 2 and known[0][1].devices != known[1][1].devices
+        lines = [f"different devices: {', '.join(devices)}"] if differ else []
+        return (*lines, *(f"{label}: {doubt}" for label, origin in known for doubt in origin.doubts))
 
     @property
     def way(self) -> int:
@@ -162,9 +176,12 @@ class Diff:
     def verdict(self, limit: float = LIMIT) -> Verdict:
         """What the step did, by its interval: past the limit, within it either way, or neither for sure.
 
-        A single step on a side says nothing of how much steps differ: then it is `inconclusive`. A verdict that a run
-        gave its step time is the verdict.
+        A single step on a side says nothing of how much steps differ: then it is `inconclusive`. Sides whose figures
+        mean other things, or that damage has left no figures, are `incomparable`. A verdict that a run gave its step
+        time is the verdict.
         """
+        if self.incomparable:
+            return "incomparable"
         if self.timed is not None and self.timed.verdict is not None:
             return self.timed.verdict
         if self.interval is None:
@@ -193,6 +210,9 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
     rules
         A project's own, for the names by which parts are matched.
     """
+    incomparable = _incomparable(base, new)
+    if incomparable:
+        base, new = of_nothing(base), of_nothing(new)
     matching = match(_weighted(base), _weighted(new), rules)
     base_ns, new_ns = (round(float(side.step_ns.mean())) for side in (base, new))
     whole = [rounded(side.ns.mean(axis=1), total) for side, total in ((base, base_ns), (new, new_ns))]
@@ -230,7 +250,9 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
         new=new,
         base_ns=base_ns,
         new_ns=new_ns,
-        interval=_interval(
+        interval=None
+        if incomparable
+        else _interval(
             _error(base.step_ns, new.step_ns, paired=paired),
             float(new.step_ns.mean() - base.step_ns.mean()),
             (1 - CONFIDENCE) / 2,
@@ -241,7 +263,27 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
         matching=matching,
         detectable_ns=statistics.median(widths) if widths else None,
         intervals=_of_names(changes, base, new, paired=paired),
+        incomparable=incomparable,
     )
+
+
+def _incomparable(base: Side, new: Side) -> str:
+    """Why figures of two sides made of traces do not mean the same; empty where they do, or nothing is known."""
+    origins = [(side.label, side.origin) for side in (base, new) if side.origin is not None]
+    if broken := [label for label, origin in origins if origin.damaged]:
+        return f"damage leaves fewer than {LEAST_STEPS} steps of {' and of '.join(broken)}"
+    if len(origins) < 2:
+        return ""
+    for name, what in (("has_steps", "step annotations"), ("on_device", "device events")):
+        has = {bool(getattr(origin, name)): label for label, origin in origins}
+        if len(has) == 2:
+            return f"{has[True]} has {what} and {has[False]} has none, so a step is not the same in both"
+    return ""
+
+
+def _devices(origin: Origin) -> str:
+    counts = Counter(origin.devices)
+    return " and ".join(f"{count} x {name}" for name, count in counts.items()) or "the CPU alone"
 
 
 def _of_names(changes: Sequence[Change], base: Side, new: Side, *, paired: bool) -> dict[Key, tuple[float, float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -25,6 +25,22 @@ Unit = Literal["run", "step"]
 """What varies independently, as far as it is known: processes, else the steps of the only one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the traces of a side are like, where that decides whether two sides can be compared."""
+
+    on_device: bool
+    """Whether they have device events: else a step is its time on the host."""
+    has_steps: bool
+    """Whether they have step annotations: else the step is the whole trace."""
+    devices: tuple[str, ...]
+    """Names of the devices that ran something, of one trace."""
+    doubts: tuple[str, ...] = ()
+    """What is wrong with them, one line each."""
+    damaged: bool = False
+    """Whether damage has left no run with the steps that a comparison needs."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
     """Means per step, one column for each run or, where there is one run only, for each step; nanoseconds."""
@@ -45,11 +61,15 @@ class Side:
     """Occurrences of each part in a step."""
     timed_ns: float | None = None
     """Step time without the profiler, where it was measured."""
+    origin: Origin | None = None
+    """What its traces are like; `None` for what was recorded."""
+    empty: bool = False
+    """Whether it has no step at all: then its one column is zero, so that there are means."""
 
     @property
     def columns(self) -> int:
         """How many runs or steps."""
-        return len(self.step_ns)
+        return 0 if self.empty else len(self.step_ns)
 
 
 def of_traces(label: str, runs: Sequence[StepParts]) -> Side:
@@ -90,6 +110,18 @@ def of_traces(label: str, runs: Sequence[StepParts]) -> Side:
         busy_ns=matrices[1],
         count=matrices[2],
     )
+
+
+def of_nothing(side: Side) -> Side:
+    """The side without its figures, which cannot be compared."""
+    none = np.zeros((0, len(side.step_ns)))
+    return replace(side, parts=(), classes=(), step_ns=np.zeros_like(side.step_ns), ns=none, busy_ns=none, count=none)
+
+
+def of_damage(label: str, origin: Origin) -> Side:
+    """A side of which damage has left nothing to compare."""
+    none = np.zeros((0, 1))
+    return Side(label, "step", (), (), np.zeros(1), none, none, none, origin=origin, empty=True)
 
 
 def of_call(label: str, call: Call) -> Side:

@@ -26,6 +26,7 @@ from pytest_perfdl.system.folders import delete_file
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import ProfileTables
     from pytest_perfdl.analysis.account.parts import StepParts
+    from pytest_perfdl.analysis.events.steps import Steps
     from pytest_perfdl.analysis.ranks import RankActivity
     from pytest_perfdl.machine.utilization import OperatorWork
     from pytest_perfdl.measure.steps import Aside
@@ -45,6 +46,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     from pytest_perfdl.analysis import profile_tables
     from pytest_perfdl.analysis.account.parts import step_parts, without_delays
     from pytest_perfdl.analysis.efficiency.roofline import step_work
+    from pytest_perfdl.analysis.events.steps import whole_steps
     from pytest_perfdl.analysis.overview.device_utilization import device_utilization
     from pytest_perfdl.analysis.ranks import activity
     from pytest_perfdl.trace import exemplar
@@ -57,6 +59,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         )
     try:
         trace = read_written(path)
+        steps_found = whole_steps(trace)
         tables = profile_tables(trace)
         stored: Path | None = None
         if command.exemplar:
@@ -95,7 +98,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         device_busy_ns=tables.device_busy_ns if device else None,
         h2d_bytes=tables.h2d_bytes if device else None,
         signatures=tables.step_signatures,
-        findings=(*_findings(tables, command.steps), *notes),
+        findings=(*_findings(tables, steps_found, command.steps), *notes),
         exemplar=str(stored) if stored else None,
         parts=parts,
         work=work,
@@ -324,7 +327,8 @@ class _HostProfiler:
             torch.autograd._add_metadata_json("distributedInfo", json.dumps(described))  # type: ignore[attr-defined]
 
 
-def _findings(tables: ProfileTables, steps: int) -> Generator[Finding, None, None]:
+def _findings(tables: ProfileTables, found: Steps, steps: int) -> Generator[Finding, None, None]:
+    yield from (each for each in found.findings if each.level == "invalid")
     if tables.steps != steps:
         yield Finding("invalid", "profile-steps", f"the profiler recorded {tables.steps} of {steps} steps")
     if tables.integrity.unlinked:

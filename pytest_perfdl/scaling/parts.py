@@ -91,6 +91,9 @@ def parts_of(
 
 
 def _call(member: Member, metric: str) -> Call:
+    for finding in member.record.integrity:
+        if finding.level == "invalid":
+            raise ScalingError(f"{member.record.test}: its parts cannot be used: {finding.message}")
     name = metric.rpartition(".")[0]
     found = next((call for call in member.record.calls if call.name == name), None)
     if found is None or not found.rows or not all(ns > 0 for ns in found.profiled_ns):

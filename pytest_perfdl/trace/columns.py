@@ -27,6 +27,7 @@ from pytest_perfdl.trace.model import (
 )
 from pytest_perfdl.trace.numbering import Numbering
 from pytest_perfdl.trace.raw_args import SPILL_BYTES, ArgsStore, join
+from pytest_perfdl.trace.times import OPEN, with_sound_times
 
 _ALIASES = {
     "Operator": Category.CPU_OP,
@@ -124,10 +125,12 @@ class Columns:
             duration = np.where(endless, 0, duration)
             usable = usable & ~endless
         self.without_duration += int(np.count_nonzero(~usable))
-        negative = duration < 0
-        if negative.any():
+        if (duration < 0).any():
+            is_open = duration == -1000
+            duration[is_open] = OPEN
+            negative = (duration < 0) & ~is_open
             self.negative += int(np.count_nonzero(negative))
-            duration = np.maximum(duration, 0)
+            duration[negative] = 0
         return duration
 
     def _add_others(self, events: list[RawEvent]) -> None:
@@ -164,7 +167,7 @@ class Columns:
                 category[(category == Category.CPU_OP) & annotation[name]] = Category.USER_ANNOTATION
         labels, renumber = self.ids.close()
         base = metadata.get("baseTimeNanoseconds", 0)
-        return Trace(
+        made = Trace(
             start=concatenated(self.start, np.int64),
             duration=concatenated(self.duration, np.int64),
             name=name,
@@ -185,6 +188,7 @@ class Columns:
             source=source,
             raw_args=self.args.close(),
         )
+        return with_sound_times(made)
 
     def _findings(self) -> Iterable[str]:
         if self.untimed:

@@ -74,7 +74,7 @@ def copies(trace: Trace) -> Copies:
     steps = steps_of(trace, joined)
     is_copy = trace.category[joined.device] == Category.GPU_MEMCPY
     step = device_steps(trace, steps, joined)[is_copy]
-    joined = Launches(joined.device[is_copy], joined.call[is_copy])
+    joined = joined.take(is_copy)
     sizes, kinds = _sizes(trace, joined), _kinds(trace, joined.device)
     totals = {kind: np.zeros(len(steps.windows), dtype=np.int64) for kind in ("h2d", "d2h", "d2d", "p2p")}
     for kind, total in totals.items():
@@ -92,7 +92,7 @@ def copy_figures(trace: Trace) -> tuple[CopyRow, ...]:
     """
     joined = launches(trace)
     keep = trace.category[joined.device] != Category.KERNEL
-    joined = Launches(joined.device[keep], joined.call[keep])
+    joined = joined.take(keep)
     sizes, kinds = _sizes(trace, joined), _kinds(trace, joined.device)
     hosts = np.array([_host_memory(name) for name in trace.names], dtype=np.str_)[trace.name[joined.device]]
     durations = trace.duration[joined.device]

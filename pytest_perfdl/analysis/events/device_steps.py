@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.launches import Launches
-from pytest_perfdl.analysis.events.steps import Steps
+from pytest_perfdl.analysis.events.launches import UNSET, Launches
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Rows, Trace
+
+if TYPE_CHECKING:
+    from pytest_perfdl.analysis.events.steps import Steps
 
 
 @once
@@ -38,11 +42,13 @@ def streams_of(trace: Trace, device: Rows) -> Rows:
 def carried_over(trace: Trace, joined: Launches) -> npt.NDArray[np.bool_]:
     """Unlinked device events ahead of the first linked one of their stream.
 
-    A stream runs in the order of launches, so they were launched before profiling began.
+    A stream runs in the order of launches, so they were launched before profiling began. Of one whose correlation was
+    never set, and of one that was refused, it is not known.
     """
     stream = streams_of(trace, joined.device)
     position = np.arange(len(stream))
     first_linked = np.zeros(len(stream), dtype=np.intp)
     linked = np.flatnonzero(joined.linked)[::-1]
     first_linked[stream[linked]] = linked
-    return (position < first_linked[stream]) & ~joined.linked
+    known = ~np.isin(trace.correlation[joined.device], UNSET) & ~joined.refused
+    return (position < first_linked[stream]) & ~joined.linked & known

@@ -6,12 +6,21 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from pytest_perfdl.analysis.events.nesting import nest
 from pytest_perfdl.trace.cached import once
-from pytest_perfdl.trace.model import Rows, Trace
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
+GRAPH_LAUNCH = re.compile(r"graphlaunch", re.IGNORECASE)
+"""Calls that launch a graph, whose device events may be many."""
 _LAUNCH = re.compile(r"launch\w*kernel|kernellaunch|graphlaunch|runfunction", re.IGNORECASE)
 """Calls that launch kernels or graphs, of CUDA, HIP, XPU and MTIA; copies and memsets are calls of their own."""
+_MOVES = re.compile(r"mem(cpy|set|prefetch)|graph", re.IGNORECASE)
+"""Calls of CUDA and HIP that may own several kernels: copies in pieces, copies by a kernel, and graphs."""
+
+UNSET = (0, 2**32 - 1)
+"""Values of a correlation that was never given: CUPTI counts from 1, and -1 as 32 bits without a sign."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,30 +31,134 @@ class Launches:
     """Rows of kernels, copies and memsets."""
     call: Rows
     """Row of each one's launching call; -1 where the trace does not have it."""
+    refused: npt.NDArray[np.bool_]
+    """Whether its correlation names a call that cannot have launched it."""
 
     @property
-    def linked(self) -> np.typing.NDArray[np.bool_]:
+    def linked(self) -> npt.NDArray[np.bool_]:
         """Whether the launching call is known."""
         return self.call >= 0
+
+    def take(self, which: npt.NDArray[np.bool_]) -> Launches:
+        """Some of the device events."""
+        return Launches(self.device[which], self.call[which], self.refused[which])
 
 
 @once
 def launches(trace: Trace) -> Launches:
-    """Join device events to their calls; a graph launch has many device events, some calls have none."""
+    """Join device events to their calls; a graph launch has many device events, some calls have none.
+
+    A correlation is a claim: one that is unset, that gives a plain launch several kernels on one device, or a call a
+    kernel that ended before it began, is refused (`Launches.refused`). Of calls within each other that have one
+    correlation (a runtime call and the driver call inside it) the outer one counts; of others, from recordings one
+    after the other, the last that begins before the device event does.
+    """
     device = trace.device_rows()
-    calls = trace.launch_rows()
-    calls = calls[trace.correlation[calls] >= 0]
-    # A correlation that occurs twice (a runtime call and the driver call inside it) means the outer, earlier call.
-    keys, first = np.unique(trace.correlation[calls], return_index=True)
     wanted = trace.correlation[device]
+    found = _called(trace, device, np.where(np.isin(wanted, UNSET), -1, wanted))
+    refused = np.zeros(len(device), dtype=bool)
+    for wrong in (_shared, _early):
+        refused |= wrong(trace, device, found)
+        found[refused] = -1
+    return Launches(device, found, refused)
+
+
+def _called(trace: Trace, device: Rows, wanted: I64) -> Rows:
+    """Row of the call with each correlation, -1 for none."""
     found = np.full(len(device), -1, dtype=np.intp)
-    if len(keys):
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        match = (keys[place] == wanted) & (wanted >= 0)
-        found[match] = calls[first[place[match]]]
-    return Launches(device, found)
+    calls = trace.launch_rows()
+    calls = calls[trace.correlation[calls] > 0]
+    if len(calls) == 0 or len(device) == 0:
+        return found
+    # Calls come by start, so the first of a correlation is the outer of two within each other.
+    order = np.argsort(trace.correlation[calls], kind="stable")
+    calls = calls[order]
+    keys = trace.correlation[calls]
+    again = np.flatnonzero(keys[1:] == keys[:-1]) + 1
+    outer = np.ones(len(calls), dtype=bool)
+    outer[again] = trace.start[calls[again]] >= trace.end[calls[again - 1]]
+    calls, keys = calls[outer], keys[outer]
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    match = (keys[place] == wanted) & (wanted > 0)
+    found[match] = calls[place[match]]
+    several = np.flatnonzero(keys[1:] == keys[:-1]) + 1
+    if len(several):
+        last = np.searchsorted(keys, wanted, side="right") - 1
+        for at in np.flatnonzero(match & (last > place)).tolist():
+            own = calls[place[at] : last[at] + 1]
+            before = int(np.searchsorted(trace.start[own], trace.start[device[at]], side="right"))
+            found[at] = own[max(0, before - 1)]
+    return found
+
+
+def _shared(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
+    """Which kernels share a call of CUDA or HIP that launches one kernel on a device, or none."""
+    none = np.zeros(len(device), dtype=bool)
+    kernel = np.flatnonzero((trace.category[device] == Category.KERNEL) & (call >= 0))
+    # Launches on several devices at once have one kernel on each.
+    pairs = np.column_stack((call[kernel], trace.pid[device[kernel]]))
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    same = np.concatenate(([False], (np.diff(pairs[order], axis=0) == 0).all(axis=1))) if len(order) else none[:0]
+    if not same.any():
+        return none
+    many = same | np.append(same[1:], False)
+    own = kernel[order[many]]
+    single = np.isin(trace.category[call[own]], (Category.CUDA_RUNTIME, Category.CUDA_DRIVER))
+    single &= ~trace.named(_MOVES.search)[trace.name[call[own]]]
+    none[own[single]] = True
+    return none
+
+
+def _early(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
+    """Which events end before their call begins, by more than the others of their device are ahead of theirs."""
+    linked = call >= 0
+    lead = np.where(linked, trace.start[call] - trace.end[device], -1)
+    found = linked & (lead > 0)
+    for pid in np.unique(trace.pid[device[found]]).tolist():
+        own = np.flatnonzero(linked & (trace.pid[device] == pid))
+        ahead = trace.start[call[own]] - trace.start[device[own]]
+        sane = ahead[~found[own]]
+        # Where most are early, it is the clocks; else the others say how far these are apart.
+        skew = int(sane.max(initial=0)) if 2 * len(sane) > len(own) else 2 * int(np.median(ahead))
+        found[own] &= lead[own] > skew
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaunchCalls:
+    """The calls that launch kernels or graphs, each once: columns of equal length, in the order of start."""
+
+    row: Rows
+    """The outermost call, where one is inside another."""
+    events: I64
+    """Device events that it, and the calls inside it, are known to have launched."""
+
+
+@once
+def launch_calls(trace: Trace, joined: Launches) -> LaunchCalls:
+    """Every launch once: a driver call inside a runtime call that launches is the same launch."""
+    rows = trace.matching(_LAUNCH.search, trace.launch_rows())
+    events = np.bincount(joined.call[joined.linked], minlength=len(trace))[rows] if len(rows) else np.zeros(0, np.int64)
+    outer = np.arange(len(rows))
+    order = np.lexsort((trace.tid[rows], trace.pid[rows]))
+    own = rows[order]
+    # One thread after the other, and on each the order of nesting: what starts before all that came has ended.
+    threads = np.concatenate(([True], (np.diff(trace.pid[own]) != 0) | (np.diff(trace.tid[own]) != 0)))[: len(own)]
+    inside = ~threads[1:] & (trace.start[own[1:]] < trace.end[own[:-1]])
+    if inside.any():
+        for thread in np.split(order, np.flatnonzero(threads)[1:]):
+            forest = nest(trace.start[rows[thread]], trace.end[rows[thread]])
+            parent = forest.parent
+            top = np.arange(len(thread))
+            while (parent[top] >= 0).any():
+                top = np.where(parent[top] >= 0, parent[top], top)
+            outer[thread] = thread[top]
+    total = np.zeros(len(rows), dtype=np.int64)
+    np.add.at(total, outer, events)
+    kept = np.flatnonzero(outer == np.arange(len(rows)))
+    return LaunchCalls(rows[kept], total[kept])
 
 
 def kernel_launch_rows(trace: Trace) -> Rows:
-    """Rows of the calls that launch a kernel or a graph, ordered as `Trace.rows`."""
-    return trace.matching(_LAUNCH.search, trace.launch_rows())
+    """Rows of the calls that launch a kernel or a graph, each launch once, ordered as `Trace.rows`."""
+    return launch_calls(trace, launches(trace)).row

@@ -1,16 +1,27 @@
-"""Which time belongs to which step."""
+"""Which time belongs to which step, and which steps figures are made of."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_perfdl.analysis.events.device_record import (
+    MISSING_SHARE,
+    clock_difference,
+    missing_work,
+    unread_device_rows,
+)
+from pytest_perfdl.analysis.events.device_steps import carried_over
 from pytest_perfdl.analysis.events.enclosing import threads_of
 from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.launches import Launches, kernel_launch_rows, launches
-from pytest_perfdl.trace.annotations import SETUP, step_annotations
-from pytest_perfdl.trace.cached import once
+from pytest_perfdl.analysis.events.launches import Launches, launches
+from pytest_perfdl.analysis.events.step_list import StepList, step_list
+from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.trace.annotations import SETUP
+from pytest_perfdl.trace.cached import once, remember
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 
@@ -23,7 +34,7 @@ class StepWindow:
     host_start: int
     host_end: int
     start: int
-    """Start of the window [C_{N-1}, C_N); the first begins with its annotation."""
+    """Start of the window [C_{N-1}, C_N); that of a first step is C_0, see `step_windows`."""
     end: int
     """C_N: the annotation's end or that of the last device event launched in N, whichever is later."""
     host_ns: int
@@ -40,8 +51,18 @@ class Steps:
     """The steps of a trace as a function of time."""
 
     windows: tuple[StepWindow, ...]
+    """By time; without those that are left out."""
     setup: Intervals
     """Time on the steps' thread that belongs to no step."""
+    left_out: tuple[tuple[int, str], ...] = ()
+    """Number and reason of each step of the file that no figure is made of."""
+    findings: tuple[Finding, ...] = ()
+    """What is wrong with the steps and the record of the device: `invalid` for damage."""
+
+    @property
+    def damaged(self) -> bool:
+        """Whether damage has left less of the trace than a comparison needs: fewer than two steps."""
+        return len(self.windows) < LEAST_STEPS and any(finding.level == "invalid" for finding in self.findings)
 
     @property
     def host(self) -> Intervals:
@@ -69,27 +90,36 @@ class Steps:
 
     def of_window_time(self, time: I64) -> Rows:
         """Index of the step whose window holds each moment, -1 for none."""
-        edges = np.array([window.start for window in self.windows], dtype=np.int64)
-        index = np.searchsorted(edges, time, side="right") - 1
+        starts = np.array([window.start for window in self.windows], dtype=np.int64)
+        index = np.searchsorted(starts, time, side="right") - 1
+        ends = np.array([window.end for window in self.windows], dtype=np.int64)
         if len(index) and self.windows:
-            index[(time >= self.windows[-1].end) | self.setup.contains(time)] = -1
+            index[(time >= ends[index]) | self.setup.contains(time)] = -1
         return index
 
 
+LEAST_STEPS = 2
+"""Undamaged steps that a comparison needs of a damaged trace."""
+
+
 def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
-    """The steps of a trace, by time.
+    """The steps of a trace, by time, that figures are made of.
 
     Host step N is the `ProfilerStep#N` annotation on its host thread, never its projection on the device. What
     starts inside it, on whichever host thread, belongs to N, and so do the device events that it launches.
     Completion C_N is the later of the annotation's end and the end of the last device event launched in N, and
-    window N is [C_{N-1}, C_N). On a trace without device events windows begin and end with the annotations, so
-    that time between steps belongs to none. Time inside a `perfdl.setup` annotation on the step's thread, and
-    what starts there, belongs to no step.
+    window N is [C_{N-1}, C_N). The first step of a run of consecutive numbers has C_0 before it: the later of the
+    start of its annotation and the end of the last device event that was carried over, that is, launched before and
+    done before C_N. On a trace without device events windows begin and end with the annotations, so that time
+    between steps belongs to none. Time inside a `perfdl.setup` annotation on the step's thread, and what starts
+    there, belongs to no step.
 
     A trace without ProfilerStep has one window, numbered -1, over all host operators, calls and device events;
-    its thread is the one with most of these on the host. A last step in which no operator and no launch runs, after
-    one that had some, and under a tenth as long as any other, is what a profiler without a schedule leaves when
-    it stops, and is not a step. No events, no windows.
+    its thread is the one with most of these on the host. No events, no windows.
+
+    Steps whose figures would be wrong have no window (`Steps.left_out`): those of `step_list`, those of which over
+    `MISSING_SHARE` of the device work is missing (`missing_work`) or that follow one whose end is, and all where the
+    clocks of host and device differ by as much of a step.
     """
     return steps_of(trace, launches(trace)).windows
 
@@ -97,47 +127,164 @@ def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
 @once
 def steps_of(trace: Trace, joined: Launches) -> Steps:
     """The steps as `step_windows` defines them, ready to be asked what belongs to them."""
-    rows, numbers = step_annotations(trace)
-    if _leftover(trace, rows):
-        rows, numbers = rows[:-1], numbers[:-1]
-    if len(rows) == 0:
-        bounds = _whole(trace)
-        if bounds is None:
-            return Steps((), _setup(trace, (0, 0)))
-        return _made(trace, (-1,), *bounds)
-    starts, ends = trace.start[rows].tolist(), trace.end[rows].tolist()
-    completions = _completions(trace, joined, starts, ends)
-    opens = [starts[0], *completions[:-1]] if len(joined.device) else starts
-    thread = int(trace.pid[rows[0]]), int(trace.tid[rows[0]])
-    return _made(trace, numbers, thread, starts, ends, opens, completions)
+    return _steps(trace, joined, step_list(trace, joined))
 
 
-def _made(
-    trace: Trace,
-    numbers: tuple[int, ...],
-    thread: tuple[int, int],
-    starts: list[int],
-    ends: list[int],
-    opens: list[int],
-    completions: list[int],
-) -> Steps:
-    setup = _setup(trace, thread)
+def whole_steps(trace: Trace) -> Steps:
+    """The same of a trace whose first and last step are known to be whole; `steps_of` says so from here on."""
+    joined = launches(trace)
+    found = _steps(trace, joined, step_list(trace, joined, complete=True))
+    remember(steps_of, trace, found, joined)
+    return found
+
+
+def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
+    if len(listed) == 0 and (bounds := _whole(trace)) is not None:
+        (listed.thread, start, end, *window) = bounds
+        listed.number, listed.start, listed.end = [-1], [start], [end]
+    elif len(listed) == 0:
+        return Steps((), _setup(trace, (0, 0)))
+    else:
+        window = []
+    unsure = _device_work(trace, joined, listed)
+    if len(joined.device) == 0:
+        opens, completions = listed.start, listed.end
+    elif window:
+        opens, completions = [window[0]], [window[1]]
+    else:
+        opens, completions = _windows(trace, joined, listed, unsure)
+    _clocks(trace, joined, listed, [last - first for first, last in zip(opens, completions, strict=True)])
+    setup = _setup(trace, listed.thread)
     windows = []
-    for number, start, end, first, last in zip(numbers, starts, ends, opens, completions, strict=True):
+    for index in listed.kept:
+        start, end, first, last = listed.start[index], listed.end[index], opens[index], completions[index]
         windows.append(
             StepWindow(
-                number=number,
+                number=listed.number[index],
                 host_start=start,
                 host_end=end,
                 start=first,
                 end=last,
                 host_ns=end - start - setup.clip(start, end).length,
                 window_ns=last - first - setup.clip(first, last).length,
-                pid=thread[0],
-                tid=thread[1],
+                pid=listed.thread[0],
+                tid=listed.thread[1],
             )
         )
-    return Steps(tuple(windows), setup)
+    left_out = tuple((listed.number[index], reason) for index, reason in sorted(listed.reasons.items()))
+    return Steps(tuple(windows), setup, left_out, tuple(listed.findings))
+
+
+def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[int]) -> tuple[list[int], list[int]]:
+    """C_{N-1} and C_N of each step; `unsure` are steps whose last device event is missing."""
+    linked = joined.linked
+    launched_at = trace.start[joined.call[linked]]
+    order = np.argsort(launched_at, kind="stable")
+    finished, launched_at = trace.end[joined.device[linked]][order], launched_at[order]
+    before = np.sort(trace.end[joined.device[carried_over(trace, joined)]])
+    firsts, lasts = np.searchsorted(launched_at, (listed.start, listed.end)).tolist()
+    opens: list[int] = []
+    completions: list[int] = []
+    covered = []
+    for index, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
+        completion = int(finished[first:last].max(initial=listed.end[index]))
+        follows = index and listed.number[index] == listed.number[index - 1] + 1 and index - 1 not in listed.reasons
+        if follows:
+            completion = max(completion, completions[-1])
+            opens.append(completions[-1])
+        else:
+            carried = np.concatenate((finished[:first], before))
+            opens.append(int(carried[carried <= completion].max(initial=listed.start[index])))
+        completions.append(completion)
+        if not follows and opens[-1] >= completion and index not in listed.reasons:
+            covered.append(index)
+    listed.leave_out(covered, "covered-step", "{steps} without time of their own, after the work of earlier steps")
+    after = [
+        index + 1
+        for index in unsure
+        if index + 1 < len(listed) and listed.number[index + 1] == listed.number[index] + 1
+    ]
+    listed.leave_out(
+        after,
+        "unknown-begin",
+        "{steps} after a step whose last device event is missing, so their begin is unknown",
+    )
+    return opens, completions
+
+
+def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
+    """Leave out steps without enough of their device work; those left out of which the last event is missing."""
+    count, name = unread_device_rows(trace)
+    if count and len(joined.device) == 0:
+        listed.leave_out(
+            listed.kept,
+            "unread-device",
+            f"{count:,} events of the process {name!r} have no category, so the device's work is not known: {{steps}}",
+        )
+        return []
+    work = missing_work(trace, joined)
+    if work.moves:
+        listed.note(
+            "note",
+            "moves",
+            f"{plural(work.moves, 'call')} that copy or set memory have no device event: they moved no bytes, the CPU "
+            "did their work, or it was not recorded",
+        )
+    if refused := int(np.count_nonzero(joined.refused)):
+        listed.note(
+            "invalid",
+            "refused-links",
+            f"{plural(refused, 'device event')} with a correlation that names a call that cannot have launched it: "
+            "treated as without a launch call",
+        )
+    lost = int(np.count_nonzero(work.missing))
+    if not lost:
+        return []
+    share = format_percent(lost / len(work.call), signed=False)
+    what = f"{lost:,} of {plural(len(work.call), 'kernel launch', 'kernel launches')} ({share})"
+    if len(joined.device) == 0:
+        listed.leave_out(
+            listed.kept,
+            "no-device-work",
+            f"{what} and no device event: what the device did is not recorded, in {{steps}}",
+        )
+        return []
+    called = trace.start[work.call]
+    poor, unsure = [], []
+    for index in listed.kept:
+        first, last = np.searchsorted(called, (listed.start[index], listed.end[index])).tolist()
+        missing, expected = int(work.missing[first:last].sum()), int(work.expected[first:last].sum())
+        if missing > MISSING_SHARE * expected:
+            poor.append(index)
+            known = np.flatnonzero(work.expected[first:last])
+            if work.missing[first + known[-1]]:
+                unsure.append(index)
+    text = f"{what} lack device events, whose time is missing"
+    if poor:
+        part = format_percent(MISSING_SHARE, signed=False)
+        listed.leave_out(poor, "missing-work", f"{text}: over {part} of the work of {{steps}}")
+    else:
+        listed.note(
+            "invalid", "missing-work", f"{text}, under {format_percent(MISSING_SHARE, signed=False)} of each step"
+        )
+    return unsure
+
+
+def _clocks(trace: Trace, joined: Launches, listed: StepList, lengths: Sequence[int]) -> None:
+    """Leave out all steps where the clocks of host and device are too far apart to say what was when."""
+    difference = clock_difference(trace, joined) if len(joined.device) else 0
+    kept = listed.kept
+    if not difference or not kept:
+        return
+    mean = sum(lengths[index] for index in kept) / len(kept)
+    if abs(difference) > MISSING_SHARE * mean:
+        which = "behind" if difference > 0 else "ahead of"
+        listed.leave_out(
+            kept,
+            "clocks",
+            f"the device's clock is {format_quantity(abs(difference), 'ns')} {which} the CPU's, so the times of "
+            "{steps} are not known",
+        )
 
 
 def _setup(trace: Trace, thread: tuple[int, int]) -> Intervals:
@@ -146,30 +293,8 @@ def _setup(trace: Trace, thread: tuple[int, int]) -> Intervals:
     return Intervals.union_of(trace.start[rows], trace.end[rows])
 
 
-def _leftover(trace: Trace, rows: Rows) -> bool:
-    """Whether the last annotation is only what was left to record when the profiler was stopped."""
-    if len(rows) < 2 or trace.duration[rows[-1]] * 10 > trace.duration[rows[:-1]].min():
-        return False
-    start, end = trace.start[rows], trace.end[rows]
-    work = np.concatenate((trace.rows(Category.CPU_OP), kernel_launch_rows(trace)))
-    runs = [((trace.end[work] > start[at]) & (trace.start[work] < end[at])).any() for at in (-2, -1)]
-    return bool(runs[0] and not runs[1])
-
-
-def _completions(trace: Trace, joined: Launches, starts: list[int], ends: list[int]) -> list[int]:
-    linked = joined.linked
-    launched_at = trace.start[joined.call[linked]]
-    order = np.argsort(launched_at, kind="stable")
-    finished = trace.end[joined.device[linked]][order]
-    first, last = np.searchsorted(launched_at[order], (starts, ends))
-    completions: list[int] = []
-    for end, since, until in zip(ends, first.tolist(), last.tolist(), strict=True):
-        completions.append(max([int(finished[since:until].max(initial=end)), *completions[-1:]]))
-    return completions
-
-
-def _whole(trace: Trace) -> tuple[tuple[int, int], list[int], list[int], list[int], list[int]] | None:
-    """Thread and bounds of the one window of a trace without steps."""
+def _whole(trace: Trace) -> tuple[tuple[int, int], int, int, int, int] | None:
+    """Thread and bounds, on the host and of all, of the one window of a trace without steps."""
     host = np.concatenate((trace.rows(Category.CPU_OP), trace.launch_rows()))
     everything = np.concatenate((host, trace.device_rows()))
     if len(everything) == 0:
@@ -180,8 +305,8 @@ def _whole(trace: Trace) -> tuple[tuple[int, int], list[int], list[int], list[in
     end = trace.end
     return (
         (pid, tid),
-        [int(trace.start[host].min())],
-        [int(end[host].max())],
-        [int(trace.start[everything].min())],
-        [int(end[everything].max())],
+        int(trace.start[host].min()),
+        int(end[host].max()),
+        int(trace.start[everything].min()),
+        int(end[everything].max()),
     )

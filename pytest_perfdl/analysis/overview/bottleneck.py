@@ -11,6 +11,9 @@ import numpy as np
 from pytest_perfdl.analysis.account.host_account import OPERATOR_CLASSES
 from pytest_perfdl.analysis.account.step_account import ProfileTables, profile_tables
 from pytest_perfdl.analysis.events.communication import communication_kernels
+from pytest_perfdl.analysis.events.device_record import unrecorded_device
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import Steps, steps_of
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
 from pytest_perfdl.model.kernel_names import MARK, short_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
@@ -87,8 +90,9 @@ def bottleneck(trace: Trace, tables: ProfileTables | None = None, path: Critical
     """
     tables = profile_tables(trace) if tables is None else tables
     total = sum(tables.step_ns)
+    joined = launches(trace)
     if total == 0:
-        return Bottleneck("none", "All steps in the trace have a duration of 0.", 0.0, ())
+        return Bottleneck("none", _no_time(tables, steps_of(trace, joined)), 0.0, ())
     path = critical_path(trace) if path is None else path
     account = {name: ns / total for name, ns in tables.account.items()}
     on_path = {name: ns / path.span_ns for name, ns in path.by_class.items()}
@@ -97,6 +101,9 @@ def bottleneck(trace: Trace, tables: ProfileTables | None = None, path: Critical
         f"step time: {_listed(account)}",
         f"critical path: {_listed(on_path)}",
     )
+    if unrecorded := unrecorded_device(trace, joined):
+        text = f"Unknown: {unrecorded}, and no device event: the device was idle, or its work was not recorded."
+        return Bottleneck("none", text, 0.0, evidence)
     if not tables.on_device:
         return _on_cpu(tables, account, evidence)
     shares = {kind: sum(account[name] for name in names) for kind, names in _ACCOUNT.items()}
@@ -107,6 +114,14 @@ def bottleneck(trace: Trace, tables: ProfileTables | None = None, path: Critical
             "mixed", f"No single bottleneck: {_listed(account)} of the step.", max(shares.values()), evidence
         )
     return Bottleneck(kind, _sentence(kind, trace, tables, account), shares[kind], evidence)
+
+
+def _no_time(tables: ProfileTables, steps: Steps) -> str:
+    if steps.left_out:
+        return "Unknown: no step of the trace can be used."
+    if tables.steps:
+        return "Unknown: all steps in the trace have a duration of 0."
+    return "Unknown: the trace has no operators, runtime calls or device events."
 
 
 def _sentence(kind: Kind, trace: Trace, tables: ProfileTables, account: Mapping[str, float]) -> str:

@@ -71,7 +71,7 @@ def launch_stats(trace: Trace) -> LaunchStats | None:
     """
     joined = launches(trace)
     linked = joined.linked
-    joined = Launches(joined.device[linked], joined.call[linked])
+    joined = joined.take(linked)
     if len(joined.device) == 0:
         return None
     # Device events come by start, so the first of each call is the earliest.

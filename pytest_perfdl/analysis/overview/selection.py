@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
 from pytest_perfdl.analysis.events.communication import communication_kernels
-from pytest_perfdl.analysis.events.device_steps import device_steps
+from pytest_perfdl.analysis.events.device_steps import carried_over, device_steps
 from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.steps import StepWindow, steps_of
+from pytest_perfdl.analysis.events.steps import Steps, StepWindow, steps_of
 from pytest_perfdl.analysis.ranks import rank_numbers
 from pytest_perfdl.model.errors import SelectionError
 from pytest_perfdl.model.selection import Selection
-from pytest_perfdl.trace.cached import remember
+from pytest_perfdl.trace.cached import once, remember
 from pytest_perfdl.trace.model import Category, Trace
 from pytest_perfdl.trace.subset import subset
 
@@ -53,6 +53,25 @@ def select(trace: Trace, selection: Selection) -> Trace:
         chosen = tuple(window for window in known.windows if selection.has_step(window.number))
         remember(steps_of, trace, replace(known, windows=chosen), launches(trace))
     return trace
+
+
+@once
+def in_steps(trace: Trace) -> Trace:
+    """The events of the steps that figures are made of, where others are in the trace, else the trace itself.
+
+    Others are those of steps that are left out (`Steps.left_out`), and device events that were launched before the
+    first step: totals divided by the number of steps would have them.
+    """
+    joined = launches(trace)
+    steps = steps_of(trace, joined)
+    if not steps.windows or steps.windows[0].number < 0:
+        return trace
+    carried = joined.linked & (trace.start[joined.call] < steps.windows[0].host_start) | carried_over(trace, joined)
+    if not steps.left_out and not carried.any():
+        return trace
+    kept = _of_windows(trace, steps, np.ones(len(steps.windows), dtype=bool))
+    remember(steps_of, kept, steps, launches(kept))
+    return kept
 
 
 def of_ranks(traces: Sequence[Trace], selection: Selection) -> list[Trace]:
@@ -129,10 +148,16 @@ def _of_steps(trace: Trace, selection: Selection) -> Trace:
         numbers = [window.number for window in steps.windows if window.number >= 0]
         has = f"the steps of the trace are {min(numbers)} to {max(numbers)}" if numbers else "the trace has no steps"
         raise _nothing(trace, has)
+    return _of_windows(trace, steps, wanted)
+
+
+def _of_windows(trace: Trace, steps: Steps, wanted: npt.NDArray[np.bool_]) -> Trace:
+    """What begins in the wanted steps on any host thread, what that launched, and the frames around it."""
+    joined = launches(trace)
     # One more entry, false, is what the index -1 of an event outside all steps points at.
     keep_step = np.append(wanted, False)
     keep = keep_step[steps.of_host_time(trace.start)]
     keep[joined.device] = keep_step[device_steps(trace, steps, joined)]
-    keep |= _frames_around(trace, [window for window in steps.windows if selection.has_step(window.number)])
+    keep |= _frames_around(trace, [window for window, own in zip(steps.windows, wanted, strict=True) if own])
     memory = keep_step[steps.of_host_time(trace.memory.time)]
     return subset(trace, np.flatnonzero(keep), np.flatnonzero(memory))

@@ -10,7 +10,9 @@ from pytest_perfdl.analysis.account.step_account import ProfileTables, profile_t
 from pytest_perfdl.analysis.account.transfers import CopyRow, copy_figures
 from pytest_perfdl.analysis.efficiency.roofline import RooflineRow, peaks_of, roofline, step_work
 from pytest_perfdl.analysis.efficiency.sm import occupancy_est, sm_efficiency_est
+from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.modules import module_paths
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.tree import call_tree
 from pytest_perfdl.analysis.overview.bottleneck import Bottleneck, bottleneck
 from pytest_perfdl.analysis.overview.device_figures import DeviceFigures, device_figures
@@ -20,6 +22,7 @@ from pytest_perfdl.analysis.overview.kernel_tables import KernelRow, kernel_tabl
 from pytest_perfdl.analysis.overview.launch_stats import LaunchStats, launch_stats
 from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline, memory_timeline
 from pytest_perfdl.analysis.overview.operator_tables import OperatorRow, operator_tables
+from pytest_perfdl.analysis.overview.selection import in_steps
 from pytest_perfdl.analysis.overview.trace_findings import TraceFinding, trace_findings
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
 from pytest_perfdl.machine.peaks import Peaks
@@ -69,6 +72,10 @@ class TraceSummary:
     critical_path: CriticalPath
     integrity: TraceIntegrity
     bottleneck: Bottleneck
+    left_out: tuple[tuple[int, str], ...]
+    """Number and reason of each step of the file that no figure is made of (`Steps.left_out`)."""
+    doubts: tuple[str, ...]
+    """What is wrong with the steps and the record of the device, one line each (`Steps.findings`)."""
     findings: tuple[str, ...]
     """What the reader repaired or found odd, one line each."""
     noticed: tuple[TraceFinding, ...]
@@ -81,10 +88,13 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
     Parameters
     ----------
     trace
-        Any trace, with or without steps, devices, shapes, stacks or memory events.
+        Any trace, with or without steps, devices, shapes, stacks or memory events. Where steps of it are left out,
+        or work from before the first one runs in it, figures are of the events of the other steps.
     peaks
         What the hardware can do, for the roofline; by default what the trace's device is known for.
     """
+    whole, trace = trace, in_steps(trace)
+    steps = steps_of(trace, launches(trace))
     tree = call_tree(trace)
     modules = module_paths(trace, tree)
     tables = profile_tables(trace)
@@ -94,7 +104,7 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
     rank, world_size = _rank(trace)
     return TraceSummary(
         source=trace.source,
-        events=len(trace),
+        events=len(whole),
         device=_device(trace),
         rank=rank,
         world_size=world_size,
@@ -114,8 +124,10 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         memory=memory_timeline(trace, modules=modules),
         input=input_pipeline(trace),
         critical_path=path,
-        integrity=trace_integrity(trace, len(tree.bled)),
+        integrity=trace_integrity(whole, len(tree.bled) if whole is trace else None),
         bottleneck=bound,
+        left_out=steps.left_out,
+        doubts=tuple(finding.message for finding in steps.findings),
         findings=trace.findings,
         noticed=trace_findings(trace, tables, path, bound.kind),
     )

@@ -121,9 +121,14 @@ class _Counterfactual(msgspec.Struct):
 class _TestDiff(msgspec.Struct):
     id: str
     verdict: Verdict
+    incomparable: str | None
+    """Why the two are not comparable; null where they are."""
+    notes: list[str]
+    """What to know before the figures: other devices, damage of a trace."""
     base: _Side
     new: _Side
-    step: _Step
+    step: _Step | None
+    """Null where the two are not comparable."""
     account: list[_Line]
     residual_ns: int
     blame: list[_Cause]

@@ -99,12 +99,14 @@ def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[s
     return {
         "title": title or " and ".join(_names(each)),
         "verdict": data["verdict"],
+        "incomparable": data["incomparable"],
         "step": step_words(each),
         "base": side_words(each.base),
         "new": side_words(each.new),
         "coverage": data["matching"]["coverage"],
         "detectable_ns": data["detectable_ns"],
         "notes": [
+            *each.notes,
             *filter(None, [slower_words(each, limit)]),
             *drift_words(each),
             *bound_words(each),

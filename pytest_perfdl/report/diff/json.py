@@ -32,23 +32,29 @@ def share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _diff(each: Diff, limit: float) -> dict[str, Any]:
+def _step(each: Diff) -> dict[str, Any]:
     whole = regions(each.new)
     return {
+        "base_ns": each.base_ns,
+        "new_ns": each.new_ns,
+        "delta_ns": each.delta_ns,
+        "ci95_ns": _interval(each.interval),
+        "intervals_over": each.unit,
+        "timed": None if each.timed is None else _timed(each.timed),
+        "unprofiled_ns": None if each.unprofiled_ns is None else round(each.unprofiled_ns),
+        "bound": whole.bound(),
+        "launch_share": whole.launch_share(),
+    }
+
+
+def _diff(each: Diff, limit: float) -> dict[str, Any]:
+    return {
         "verdict": each.verdict(limit),
+        "incomparable": f"not comparable: {each.incomparable}" if each.incomparable else None,
+        "notes": list(each.notes),
         "base": {"label": each.base.label, "columns": each.base.columns, "unit": each.base.unit},
         "new": {"label": each.new.label, "columns": each.new.columns, "unit": each.new.unit},
-        "step": {
-            "base_ns": each.base_ns,
-            "new_ns": each.new_ns,
-            "delta_ns": each.delta_ns,
-            "ci95_ns": _interval(each.interval),
-            "intervals_over": each.unit,
-            "timed": None if each.timed is None else _timed(each.timed),
-            "unprofiled_ns": None if each.unprofiled_ns is None else round(each.unprofiled_ns),
-            "bound": whole.bound(),
-            "launch_share": whole.launch_share(),
-        },
+        "step": None if each.incomparable else _step(each),
         "account": [
             {
                 "class": line.name,

@@ -68,6 +68,8 @@ def report(title: str, each: Diff, limit: float, top: int, width: int) -> str:
                baseline   current    change  share
       forward  40.10 ms  48.20 ms  +8.10 ms  97.6%
     """
+    if each.incomparable:
+        return "\n".join(_head(title, each, limit, width))
     sections = (
         _head(title, each, limit, width),
         _account(each, width),
@@ -85,6 +87,8 @@ def _head(title: str, each: Diff, limit: float, width: int) -> Iterator[str]:
         yield visible(title)
     yield from layout.paragraph(f"{side_words(each.base)} -> {side_words(each.new)}", 0, width)
     yield from layout.paragraph(f"{each.verdict(limit)}: {step_words(each)}", 0, width)
+    for note in each.notes:
+        yield from layout.item(visible(note), 2, width)
 
 
 def side_words(side: Side) -> str:
@@ -94,6 +98,8 @@ def side_words(side: Side) -> str:
 
 def step_words(each: Diff) -> str:
     """What the step time did, with its interval: "step time 83.20 ms -> 91.50 ms, +10.0% [...]"."""
+    if each.incomparable:
+        return f"not comparable: {visible(each.incomparable)}"
     timed = each.timed
     if timed is not None and timed.base and timed.new:
         text = f"step time {change(timed.base, timed.new, timed.effect)}"

@@ -38,6 +38,11 @@ class _CriticalPath(msgspec.Struct):
     names: list[Any] | dict[str, Any]
 
 
+class _LeftOut(msgspec.Struct):
+    step: int
+    reason: str
+
+
 class _Trace(msgspec.Struct):
     source: str
     events: int
@@ -48,6 +53,8 @@ class _Trace(msgspec.Struct):
     bottleneck_kind: str
     findings: list[str]
     steps: list[StepSummary]
+    left_out: list[_LeftOut]
+    """Steps of the file that no figure is made of."""
     gpu: DeviceFigures | None
     kernels: list[Kernel]  # type: ignore[valid-type]
     operators: list[Operator]  # type: ignore[valid-type]

@@ -73,8 +73,9 @@ def _summary(summary: TraceSummary, selection: Selection) -> dict[str, Any]:
         "world_size": summary.world_size,
         "bottleneck": summary.bottleneck.text,
         "bottleneck_kind": summary.bottleneck.kind,
-        "findings": [*summary.findings, *(finding.text for finding in summary.noticed)],
+        "findings": [*summary.findings, *summary.doubts, *(finding.text for finding in summary.noticed)],
         "steps": _plain(summary.steps),
+        "left_out": [{"step": number, "reason": reason} for number, reason in summary.left_out],
         "gpu": _plain(summary.gpu),
         "kernels": [
             {**_plain(row), "mean_ns": row.total_ns / row.count, "per_step": _divided(row, steps)}

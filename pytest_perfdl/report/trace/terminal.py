@@ -118,7 +118,10 @@ def step_words(summary: TraceSummary) -> str:
     mean, low, high = (format_quantity(value, "ns") for value in (sum(walls) / len(walls), min(walls), max(walls)))
     if not numbered(summary):
         return f"{mean} (the whole trace, because it contains no steps)"
-    return f"{mean} (1 step)" if len(walls) == 1 else f"{mean} (mean of {len(walls)} steps, {low} to {high})"
+    count = f"{len(walls)} of {len(walls) + len(summary.left_out)}" if summary.left_out else f"{len(walls)}"
+    if len(walls) == 1:
+        return f"{mean} ({count} {'steps' if summary.left_out else 'step'})"
+    return f"{mean} (mean of {count} steps, {low} to {high})"
 
 
 def _steps(summary: TraceSummary, width: int) -> Iterator[str]:
@@ -433,8 +436,7 @@ def _allocations(names: Sequence[str], width: int) -> dict[str, str]:
 
 
 def _findings(summary: TraceSummary, width: int) -> Iterator[str]:
-    lines = [finding.text for finding in summary.noticed]
-    lines += integrity_lines(summary)
+    lines = [*summary.doubts, *(finding.text for finding in summary.noticed), *integrity_lines(summary)]
     if not lines:
         return
     yield "Findings"

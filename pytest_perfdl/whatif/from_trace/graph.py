@@ -6,6 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.overview.selection import in_steps
+from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.whatif.from_trace.analyses import evidence_of
@@ -45,7 +49,17 @@ def task_graph(trace: Trace, window: tuple[int, int] | None = None) -> TaskGraph
     window
         Start and end in nanoseconds on the clock of `Trace.start`, for a part of the trace: what is waited for from
         outside is there at the measured moment. A step's window holds work of the step after it, too.
+
+    Raises
+    ------
+    TraceError
+        When no step of the trace can be used (`Steps.left_out`). Of a trace that has others, the graph is of these.
     """
+    steps = steps_of(trace, launches(trace))
+    if steps.left_out:
+        if not steps.windows:
+            raise TraceError(f"{trace.source} has no step to simulate: {steps.findings[-1].message}")
+        trace = in_steps(trace)
     graph = _whole(trace)
     return graph if window is None else between(graph, *window)
 

@@ -1,0 +1,203 @@
+"""Whether the record of a device is whole and on the host's clock: work that is missing, and clocks that disagree."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from pytest_perfdl.analysis.events.device_steps import carried_over
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, Launches, launch_calls
+from pytest_perfdl.trace.cached import once
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+
+MISSING_SHARE = 0.05
+"""Share of a step's device work that may be missing for figures of the device to be made of the rest."""
+
+_BEGIN_CAPTURE = re.compile(r"StreamBeginCapture", re.IGNORECASE)
+_END_CAPTURE = re.compile(r"StreamEndCapture", re.IGNORECASE)
+_MOVE = re.compile(r"mem(cpy|set)", re.IGNORECASE)
+"""Calls that copy or set memory of a device."""
+_WAITS_FOR_DEVICE = re.compile(r"(cuda|hip)DeviceSynchronize$|(cu|hip)CtxSynchronize$", re.IGNORECASE)
+_DEVICE_PROCESS = re.compile(r"hardware|\bnpu\b|ascend|\bgpu\b|\bxpu\b|\btpu\b|accelerator", re.IGNORECASE)
+"""Names of processes of a trace that stand for a device."""
+
+_VENDORS = {"cuda": "CUDA", "hip": "HIP", "ur": "XPU", "cu": "CUDA"}
+"""Runtimes by what their calls begin with."""
+_FEW = 2
+"""Events that may be odd while clocks are sane."""
+_IDLE_NS = 100_000
+_DELAY_NS = 1_000_000
+"""An idle device begins what is launched within 2 to 20 microseconds. After a hundred of them without any work, what
+was launched over a thousand before cannot have waited for a stream or an event: it is the clocks' difference."""
+_CLOCK_NOISE_NS = 50_000
+"""Clocks of host and device that are aligned differ by some microseconds, and times may be whole microseconds."""
+
+
+class _GraphNode(msgspec.Struct, gc=False):
+    graph: int = msgspec.field(name="graph id", default=0)
+    node: int = msgspec.field(name="graph node id", default=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MissingWork:
+    """Device events that launches of a trace must have had and that are not in it; columns are as long as `call`."""
+
+    call: Rows
+    """Rows of the launches of kernels and graphs, each launch once, in the order of start."""
+    expected: I64
+    """Device events that each one must have: 1, of a graph what its replays have together, 0 inside a capture."""
+    missing: I64
+    """Those of them that are not in the trace."""
+    moves: int
+    """Calls that copy or set memory without a device event: of no bytes, done by the CPU, or missing."""
+
+
+@once
+def missing_work(trace: Trace, joined: Launches) -> MissingWork:
+    """Compare launches with device events.
+
+    Not missing: what is launched while a stream is captured; the nodes of a graph that is recorded as one event; a
+    launch that has no event of its own where as many events that no launch owns begin after it (their correlation is
+    unset or was refused, or they are in the middle of their stream).
+    """
+    calls = launch_calls(trace, joined)
+    row = calls.row
+    expected = np.ones(len(row), dtype=np.int64)
+    missing = (calls.events == 0).astype(np.int64)
+    _replays(trace, joined, row, calls.events, expected, missing)
+    captured = _captures(trace).contains(trace.start[row]) & (calls.events == 0)
+    expected[captured] = missing[captured] = 0
+    lost = np.flatnonzero(missing & (calls.events == 0))
+    if len(lost):
+        missing[lost[_explained(trace, joined, trace.start[row[lost]])]] = 0
+    moves = trace.matching(_MOVE.search, trace.launch_rows())
+    moves = moves[~_captures(trace).contains(trace.start[moves])]
+    owned = np.isin(moves, joined.call[joined.linked])
+    return MissingWork(row, expected, missing, int(np.count_nonzero(~owned)))
+
+
+def _replays(trace: Trace, joined: Launches, row: Rows, events: I64, expected: I64, missing: I64) -> None:
+    """Of graphs, what a replay lacks that other replays of the graph have; in place."""
+    graphs = np.flatnonzero(trace.named(GRAPH_LAUNCH.search)[trace.name[row]] & (events > 1))
+    if len(graphs) < 2:
+        return
+    order = np.argsort(joined.call, kind="stable")
+    first, last = (
+        np.searchsorted(joined.call[order], row[graphs]),
+        np.searchsorted(joined.call[order], row[graphs], side="right"),
+    )
+    nodes: dict[int, set[int]] = {}
+    replays: list[tuple[int, int, int]] = []
+    for at, since, until in zip(graphs.tolist(), first.tolist(), last.tolist(), strict=True):
+        found = trace.decode_args(joined.device[order[since:until]], _GraphNode)
+        graph = found[0].graph if found else 0
+        own = {each.node for each in found}
+        # Without ids of its nodes, or with several events of one, counts are all there is to compare.
+        if graph and len(own) == len(found) and 0 not in own:
+            nodes.setdefault(graph, set()).update(own)
+            replays.append((at, graph, len(own)))
+    for at, graph, had in replays:
+        expected[at] = len(nodes[graph])
+        missing[at] = len(nodes[graph]) - had
+
+
+@once
+def _captures(trace: Trace) -> Intervals:
+    """From the begin of each capture of a stream to its end: what is launched meanwhile runs later, in a graph."""
+    calls = trace.launch_rows()
+    begin = trace.matching(_BEGIN_CAPTURE.search, calls)
+    if len(begin) == 0:
+        return Intervals.between(0, 0)
+    end = np.append(np.sort(trace.end[trace.matching(_END_CAPTURE.search, calls)]), trace.end.max())
+    start = trace.start[begin]
+    place = np.minimum(np.searchsorted(end, start, side="right"), len(end) - 1)
+    return Intervals.union_of(start, end[place])
+
+
+def _explained(trace: Trace, joined: Launches, called: I64) -> Rows:
+    """Which of the launches, by time, a kernel without a known launch may be of; each kernel is of one at most."""
+    loose = ~joined.linked & (trace.category[joined.device] == Category.KERNEL) & ~carried_over(trace, joined)
+    starts = trace.start[joined.device[loose]].tolist()
+    found, at = [], 0
+    for place, time in enumerate(called.tolist()):
+        while at < len(starts) and starts[at] < time:
+            at += 1
+        if at == len(starts):
+            break
+        found.append(place)
+        at += 1
+    return np.array(found, dtype=np.intp)
+
+
+def unrecorded_device(trace: Trace, joined: Launches) -> str:
+    """Why a trace without device events is not one of a CPU alone; empty if nothing says so, or it has some."""
+    if len(joined.device):
+        return ""
+    if count := unread_device_rows(trace)[0]:
+        return f"{count:,} events of the process {unread_device_rows(trace)[1]!r} have no category"
+    devices = trace.metadata.get("deviceProperties")
+    if isinstance(devices, list) and devices:
+        name = devices[0].get("name") if isinstance(devices[0], dict) else None
+        return f"the trace names a device ({name or 'without a name'})"
+    return ""
+
+
+@once
+def unread_device_rows(trace: Trace) -> tuple[int, str]:
+    """Events without a category in processes that are named like a device, and the first such process; (0, "")."""
+    pids = [pid for pid, name in trace.process_names.items() if _DEVICE_PROCESS.search(name)]
+    rows = np.flatnonzero((trace.category == Category.NONE) & np.isin(trace.pid, pids)) if pids else np.zeros(0, int)
+    return (len(rows), trace.process_names[int(trace.pid[rows[0]])]) if len(rows) else (0, "")
+
+
+def clock_difference(trace: Trace, joined: Launches) -> int:
+    """By how many nanoseconds the clock of a device is behind the host's (negative: ahead of it), at least; 0 if sane.
+
+    *Ahead*: device events begin before the calls that launch them do. *Behind*: whatever begins after `_IDLE_NS` in
+    which its device ran nothing was launched over `_DELAY_NS` before, or the only device goes on after a call that
+    waits for all of it has returned. Of several devices the worst.
+    """
+    found = [0]
+    waits = trace.matching(_WAITS_FOR_DEVICE.search, trace.launch_rows())
+    devices = np.unique(trace.pid[joined.device])
+    for pid in devices.tolist():
+        own = np.flatnonzero(trace.pid[joined.device] == pid)
+        start, end = trace.start[joined.device[own]], trace.end[joined.device[own]]
+        busy = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
+        linked = joined.linked[own]
+        called = trace.start[joined.call[own]]
+        delay = np.sort((start - called)[linked])
+        if len(delay) == 0:
+            continue
+        # One link may be wrong; clocks that disagree do so for more.
+        found.append(min(0, int(delay[min(len(delay) - 1, max(_FEW, len(delay) // 100))])))
+        fresh = (start - called)[linked & (start - busy > _IDLE_NS)]
+        if len(fresh) > _FEW and fresh.min() > _DELAY_NS:
+            found.append(int(fresh.min()))
+        if len(devices) == 1:
+            by_call = np.argsort(called[linked], kind="stable")
+            reach = np.maximum.accumulate(end[linked][by_call])
+            place = np.searchsorted(called[linked][by_call], trace.start[waits]) - 1
+            late = reach[place[place >= 0]] - trace.end[waits[place >= 0]]
+            found.append(max(0, int(np.median(late)) if len(late) else 0))
+    worst = max(found, key=abs)
+    return worst if abs(worst) > _CLOCK_NOISE_NS else 0
+
+
+def devices_of(trace: Trace) -> tuple[str, ...]:
+    """What ran the trace's device events: the name of each device that has some, by number; of a CPU alone nothing.
+
+    Where the file names none, by the vendor's runtime, as its calls tell it: "unnamed CUDA device".
+    """
+    used = np.unique(trace.pid[trace.device_rows()]).tolist()
+    listed = trace.metadata.get("deviceProperties")
+    listed = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    names = {each.get("id", place): each.get("name") for place, each in enumerate(listed)}
+    calls = [trace.names[name] for name in np.unique(trace.name[trace.launch_rows()]).tolist()]
+    vendor = next((f"{name} " for prefix, name in _VENDORS.items() if any(map(re.compile(prefix).match, calls))), "")
+    only = names[min(names)] if len(names) == 1 else None
+    return tuple(str(names.get(pid) or only or f"unnamed {vendor}device") for pid in used)

@@ -1,0 +1,235 @@
+"""Which step annotations of a trace are steps: one list without repetitions, overlaps and cut-off ends."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.launches import Launches, launch_calls
+from pytest_perfdl.analysis.events.threads import input_rows
+from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.units import format_percent, plural
+from pytest_perfdl.trace.annotations import step_annotations
+from pytest_perfdl.trace.model import Category, Rows, Trace
+
+OVERLAP_SHARE = 0.01
+"""Share of the shorter of two steps by which they may overlap and still count as one after the other."""
+AGREEING = 3
+"""Steps that must run the same operators for a first or last step that runs others to be left out."""
+ALIKE = 0.01
+"""Share of its operators by which a step may differ from others and count as equal."""
+
+
+@dataclass(slots=True)
+class StepList:
+    """The steps of a trace on the host, by time, and what was found while they were told apart.
+
+    Built up by the checks: each leaves steps out, and says why.
+    """
+
+    number: list[int]
+    start: list[int]
+    end: list[int]
+    thread: tuple[int, int]
+    reasons: dict[int, str] = field(default_factory=dict)
+    """By index of a step that is left out, why."""
+    findings: list[Finding] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @property
+    def kept(self) -> list[int]:
+        """Indices of the steps that are not left out."""
+        return [index for index in range(len(self)) if index not in self.reasons]
+
+    def leave_out(self, indices: Sequence[int], code: str, reason: str, *, is_damage: bool = True) -> None:
+        """Leave out steps for one reason; `{steps}` in it is replaced by their numbers."""
+        fresh = [index for index in indices if index not in self.reasons]
+        if not fresh:
+            return
+        text = reason.replace("{steps}", self.named(fresh))
+        self.reasons.update(dict.fromkeys(fresh, text))
+        left = "left out of all figures" if self.kept else "left out of all figures: no step remains"
+        self.findings.append(Finding("invalid" if is_damage else "note", code, f"{text}: {left}"))
+
+    def note(self, level: str, code: str, message: str) -> None:
+        """Say something that leaves no step out."""
+        self.findings.append(Finding("invalid" if level == "invalid" else "note", code, message))
+
+    def named(self, indices: Sequence[int]) -> str:
+        """Steps by their numbers: "step 3", "steps 2 to 5 and 9", "all 6 steps"."""
+        if len(indices) == len(self) > 1:
+            return f"all {len(self)} steps"
+        numbers = sorted({self.number[index] for index in indices})
+        places = itertools.count()
+        runs = [list(run) for _, run in itertools.groupby(numbers, lambda number: number - next(places))]
+        parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+        shown = ", ".join(parts[:8]) + (f" and {len(parts) - 8} more" if len(parts) > 8 else "")
+        return f"{'step' if len(numbers) == 1 else 'steps'} {shown}"
+
+
+def step_list(trace: Trace, joined: Launches, *, complete: bool = False) -> StepList:
+    """The `ProfilerStep#N` annotations that are steps; empty without any.
+
+    Left out are: a last annotation in which nothing runs, after one in which something did, and under a tenth as long
+    as any other, which a profiler without a schedule leaves when it stops (without a word); annotations within others
+    of the same number, and those of a second profiler (said, no step is lost); steps without a duration; steps that
+    overlap by more than `OVERLAP_SHARE`; a first or last step whose operators differ from all others', where at least
+    `AGREEING` of these agree with each other. With fewer it is said, and the step is kept: accumulation of gradients
+    and periodic logging differ by right. So it is where `complete` says that the trace holds whole steps.
+    """
+    rows, numbers = step_annotations(trace)
+    found = StepList([], [], [], (0, 0))
+    if len(rows) == 0:
+        return found
+    found.thread = int(trace.pid[rows[0]]), int(trace.tid[rows[0]])
+    start, end = trace.start[rows].tolist(), trace.end[rows].tolist()
+    listed = list(zip(numbers, start, end, strict=True))
+    main, damaged = _one_chain(listed, found)
+    for number, begin, until in sorted(main + damaged, key=lambda step: (step[1], -step[2])):
+        found.number.append(number)
+        found.start.append(begin)
+        found.end.append(until)
+    _without_rest(trace, joined, found)
+    found.leave_out(
+        [index for index in range(len(found)) if found.end[index] <= found.start[index]],
+        "empty-step",
+        "{steps} without a duration",
+    )
+    _overlapping(found)
+    if not complete:
+        _ends(trace, joined, found)
+    return found
+
+
+_Listed = tuple[int, int, int]
+"""Number, start and end of an annotation."""
+
+
+def _one_chain(listed: list[_Listed], found: StepList) -> tuple[list[_Listed], list[_Listed]]:
+    """Annotations that follow each other, and those that stand between them, but overlap them: damaged steps."""
+    chains: list[list[_Listed]] = []
+    for step in listed:
+        for chain in chains:
+            last = chain[-1]
+            if last[2] - step[1] <= OVERLAP_SHARE * min(last[2] - last[1], step[2] - step[1]):
+                chain.append(step)
+                break
+        else:
+            chains.append([step])
+    # Of equally many the outer one, which begins first.
+    main = max(chains, key=len)
+    others = [chain for chain in chains if chain is not main]
+    known = {step[0] for step in main}
+    damaged: list[_Listed] = []
+    again, foreign = 0, 0
+    for chain in others:
+        if all(step[0] in known for step in chain):
+            again += len(chain)
+        elif all(min(known) - 1 <= step[0] <= max(known) + 1 and step[0] not in known for step in chain) and not any(
+            _within(step, other) or _within(other, step) for step in chain for other in main
+        ):
+            damaged += chain
+        else:
+            foreign += len(chain)
+    if again:
+        found.note(
+            "invalid",
+            "steps-twice",
+            f"{plural(again, 'step is', 'steps are')} annotated twice: the outer annotation of each is used",
+        )
+    if foreign:
+        found.note(
+            "invalid",
+            "nested-steps",
+            f"{plural(foreign, 'step annotation overlaps', 'step annotations overlap')} those of another profiler on "
+            f"the same thread: the {plural(len(main), 'step')} {main[0][0]} to {main[-1][0]} are used",
+        )
+    return main, damaged
+
+
+def _within(inner: _Listed, outer: _Listed) -> bool:
+    return outer[1] <= inner[1] and inner[2] <= outer[2] and inner[2] > inner[1]
+
+
+def _overlapping(found: StepList) -> None:
+    kept = found.kept
+    bad: set[int] = set()
+    longest = 0.0
+    for at, index in enumerate(kept):
+        for other in kept[at + 1 :]:
+            together = found.end[index] - found.start[other]
+            if together <= 0:
+                break
+            share = together / min(found.end[each] - found.start[each] for each in (index, other))
+            if share > OVERLAP_SHARE:
+                bad |= {index, other}
+                longest = max(longest, min(share, 1.0))
+    if bad:
+        part = format_percent(longest, signed=False)
+        found.leave_out(sorted(bad), "overlapping-steps", f"{{steps}} overlap by up to {part} of a step")
+
+
+def _without_rest(trace: Trace, joined: Launches, found: StepList) -> None:
+    """Take away a last annotation that is only what was left to record when the profiler was stopped."""
+    length = [end - start for start, end in zip(found.start, found.end, strict=True)]
+    if len(found) < 2 or length[-1] * 10 > min(length[:-1]):
+        return
+    work = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
+    runs = [((trace.end[work] > found.start[at]) & (trace.start[work] < found.end[at])).any() for at in (-2, -1)]
+    if runs[0] and not runs[1]:
+        for column in (found.number, found.start, found.end):
+            column.pop()
+
+
+def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
+    """Compare what the first and the last step run with what the others do."""
+    kept = found.kept
+    if len(kept) < 2:
+        return
+    runs = _operators(trace, joined, found, kept)
+    keys = [tuple(sorted(run.items())) for run in runs]
+    common, agreeing = Counter(keys).most_common(1)[0]
+    usual = Counter(dict(common))
+    for place, which in ((0, "begins"), (len(kept) - 1, "ends")):
+        own = runs[place]
+        less, more = usual - own, own - usual
+        if keys.count(keys[place]) > 1 or (less + more).total() <= ALIKE * usual.total():
+            continue
+        if agreeing >= AGREEING:
+            how = f"runs {own.total():,} operators and launches where {agreeing} other steps run {usual.total():,}"
+            if not more:
+                how += f", so the recording {which} inside it"
+            code = "other-step" if more else "cut-step"
+            found.leave_out([kept[place]], code, f"{{steps}} {how}", is_damage=not more)
+        elif len(kept) <= AGREEING and place:
+            counts = ", ".join(f"{run.total():,}" for run in runs)
+            found.note(
+                "note",
+                "steps-differ",
+                f"{found.named(kept)} run different operators ({counts}), and too few steps agree to tell whether the "
+                "recording begins or ends inside a step: all are used",
+            )
+
+
+def _operators(trace: Trace, joined: Launches, found: StepList, kept: Sequence[int]) -> list[Counter[int]]:
+    """How many operators and launches of each name begin in each step, outside of the input."""
+    rows = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
+    waits = input_rows(trace)
+    inputs = Intervals.union_of(trace.start[waits], trace.end[waits])
+    rows = rows[(trace.pid[rows] == found.thread[0]) & ~inputs.contains(trace.start[rows])]
+    rows = rows[np.argsort(trace.start[rows], kind="stable")]
+    start = trace.start[rows]
+    return [Counter(trace.name[own].tolist()) for own in _cut(rows, start, found, kept)]
+
+
+def _cut(rows: Rows, start: np.typing.NDArray[np.int64], found: StepList, kept: Sequence[int]) -> Iterator[Rows]:
+    for index in kept:
+        first, last = np.searchsorted(start, (found.start[index], found.end[index]))
+        yield rows[first:last]

@@ -1,0 +1,158 @@
+"""Times that are none: events without a time, far from all others, without an end, or that outlast what came after."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pytest_perfdl.model.units import format_quantity, plural
+from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, Rows, Trace
+
+OPEN = -1
+"""Duration, in nanoseconds, of an event that had not ended when the recording did, until `with_sound_times`."""
+
+_APART_NS = 3600 * 10**9
+"""Events farther than an hour from most others are not of the same recording."""
+_UNSET_APART_NS = 10**9
+"""What has time 0 and no duration was never given a time, if others begin over a second later."""
+_STRAY_SHARE = 0.01
+"""Share of the events beyond which what lies apart is a recording of its own."""
+_TOGETHER_NS = 10_000
+"""By how much an event may outlast one that began after it on its stream: programmatic dependent launches overlap by a
+few microseconds, and times may be whole microseconds."""
+_CONCURRENT_SHARE = 0.05
+"""Share of a stream's events that outlast later ones from which the stream runs several at a time."""
+_GRAPH = re.compile(r"graph", re.IGNORECASE)
+
+
+class _GraphNode(msgspec.Struct, gc=False):
+    graph: int = msgspec.field(name="graph id", default=0)
+    node: int = msgspec.field(name="graph node id", default=0)
+
+
+def with_sound_times(trace: Trace) -> Trace:
+    """The trace with times that can be: what is changed is counted in its findings.
+
+    *No time*: start 0 and duration 0, while the rest begins over a second later; *strays*: less than `_STRAY_SHARE` of
+    the events, over an hour from the rest. Both are kept as events, without duration: a device event at its launching
+    call, others just before the first event, where no step, span or path has them.
+
+    *Open*: an event of duration -1 lasts to the end of the event around it on its thread, without one to the last end
+    of its thread; a device event to the next one of its stream, without one to the last end of the trace.
+
+    *Outlasting*: a stream runs one event after the other, but for nodes of a graph and the last microseconds before a
+    programmatic dependent launch. An event that ends after one that began later is cut where the next one begins.
+    """
+    start, duration = trace.start.copy(), trace.duration.copy()
+    findings = [*trace.findings]
+    stray = _strays(start, duration)
+    timed = ~stray if stray is not None else np.ones(len(start), dtype=bool)
+    if stray is not None:
+        _place(trace, start, duration, np.flatnonzero(stray), np.flatnonzero(timed))
+        findings.append(
+            f"{plural(int(stray.sum()), 'event')} with a time of 0, or over an hour from all others: counted, but "
+            "without time"
+        )
+    is_open = np.flatnonzero(timed & (duration == OPEN))
+    duration[duration == OPEN] = 0
+    if len(is_open):
+        _close(trace, start, duration, is_open, np.flatnonzero(timed))
+        findings.append(
+            f"{plural(len(is_open), 'event')} without an end (duration -1): taken to last to the end of what is around"
+        )
+    cut, name = _cut(trace, start, duration)
+    if cut:
+        findings.append(
+            f"{plural(cut, 'device event lasts', 'device events last')} beyond the end of a later one of the stream "
+            f"({name}): cut where the next one begins, so the device's times are estimates"
+        )
+    if len(findings) == len(trace.findings):
+        return trace
+    return replace(trace, start=start, duration=duration, findings=tuple(findings))
+
+
+def _strays(start: I64, duration: I64) -> npt.NDArray[np.bool_] | None:
+    """Which events have no time, or lie far from the others; `None` without any."""
+    if len(start) == 0 or start.max() - start.min() <= _UNSET_APART_NS:
+        return None
+    unset = (start == 0) & (duration == 0)
+    others = start[~unset]
+    if not unset.any() or len(others) == 0 or np.abs(others).min() <= _UNSET_APART_NS:
+        unset[:] = False
+    order = np.argsort(start, kind="stable")
+    order = order[~unset[order]]
+    gaps = np.flatnonzero(np.diff(start[order]) > _APART_NS)
+    for group in np.split(order, gaps + 1) if len(gaps) else ():
+        if len(group) < _STRAY_SHARE * len(start) or len(group) == 1 < len(start) - 1:
+            unset[group] = True
+    return unset if unset.any() and not unset.all() else None
+
+
+def _place(trace: Trace, start: I64, duration: I64, stray: Rows, timed: Rows) -> None:
+    """Put events without a time where they are counted and take none."""
+    duration[stray] = 0
+    start[stray] = start[timed].min() - 1
+    calls = np.intersect1d(trace.launch_rows(), timed)
+    calls = calls[trace.correlation[calls] > 0]
+    device = np.intersect1d(trace.device_rows(), stray)
+    keys, first = np.unique(trace.correlation[calls], return_index=True)
+    if len(keys) and len(device):
+        place = np.minimum(np.searchsorted(keys, trace.correlation[device]), len(keys) - 1)
+        known = keys[place] == trace.correlation[device]
+        start[device[known]] = start[calls[first[place[known]]]]
+
+
+def _close(trace: Trace, start: I64, duration: I64, is_open: Rows, timed: Rows) -> None:
+    """Give open events an end."""
+    end = start + duration
+    last = int(end[timed].max())
+    device = set(np.intersect1d(trace.device_rows(), is_open).tolist())
+    closed = np.setdiff1d(timed, is_open)
+    for row in is_open.tolist():
+        own = closed[(trace.pid[closed] == trace.pid[row]) & (trace.tid[closed] == trace.tid[row])]
+        if row in device:
+            later = start[own][start[own] > start[row]]
+            until = int(later.min(initial=last))
+        else:
+            around = own[(start[own] <= start[row]) & (end[own] > start[row])]
+            until = int(end[around].min()) if len(around) else int(end[own].max(initial=start[row]))
+        duration[row] = max(0, until - int(start[row]))
+
+
+def _cut(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
+    """Cut what outlasts its successors; how many events were cut, and the longest with its time."""
+    rows = np.flatnonzero(np.isin(trace.category, DEVICE_CATEGORIES))
+    if len(rows) < 2:
+        return 0, ""
+    order = np.lexsort((start[rows], trace.tid[rows], trace.pid[rows]))
+    rows = rows[order]
+    same = (np.diff(trace.pid[rows]) == 0) & (np.diff(trace.tid[rows]) == 0)
+    end = start[rows] + duration[rows]
+    if not (same & (end[:-1] > end[1:] + _TOGETHER_NS)).any():
+        return 0, ""
+    longest, name, count = 0, "", 0
+    for own in np.split(rows, np.flatnonzero(~same) + 1):
+        ends = start[own] + duration[own]
+        reach = np.minimum.accumulate(ends[::-1])[::-1]
+        outlasting = np.flatnonzero(ends[:-1] > reach[1:] + _TOGETHER_NS)
+        if not len(outlasting) or len(outlasting) > max(1, _CONCURRENT_SHARE * len(own)):
+            continue
+        outlasting = outlasting[~_in_graph(trace, own[outlasting])]
+        for place in outlasting.tolist():
+            row = int(own[place])
+            if duration[row] > longest:
+                longest, name = int(duration[row]), trace.name_of(row)
+            duration[row] = max(0, int(start[own[place + 1]] - start[row]))
+        count += len(outlasting)
+    return count, f"{name[:60]}: {format_quantity(longest, 'ns')}" if count else ""
+
+
+def _in_graph(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Which device events are nodes of a graph: by their arguments, or by the call with their correlation."""
+    calls = trace.matching(_GRAPH.search, trace.launch_rows())
+    named = [bool(each.graph or each.node) for each in trace.decode_args(rows, _GraphNode)]
+    return np.array(named, dtype=bool) | np.isin(trace.correlation[rows], trace.correlation[calls])

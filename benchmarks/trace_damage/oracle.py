@@ -1,7 +1,7 @@
 """Right, or said: whether `perfdl trace` and `perfdl diff` tell a trace's known figures, or why they do not.
 
 The commands run in this process, on files. A figure is wrong where it is off by more than 1 % from that of the steps
-that the output lists; it is said where a line is about the file's state: the findings on stderr, the steps that are
+that the output lists; it is said where a line is about the file's state: the findings, the steps that are
 left out, a refusal. Lines on what costs time, which every trace may have, say nothing of damage.
 """
 
@@ -14,21 +14,23 @@ import re
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from damages import Damage, Damaged, Made, Truth, by_name
 
 from pytest_perfdl import cli
+from pytest_perfdl.report.trace import json as trace_json
 
 OFF = 0.01
 """A figure that is off by more is wrong."""
 ENDINGS = (0, 1, 2, 3)
-NOTES = ("findings", "left_out", "notes", "integrity", "not_comparable", "reason", "reasons", "refused")
-"""Keys of a diff under which lines on the sides' state are."""
-NEUTRAL = re.compile(r"other operators|operators.* differ|runs? (other|different)", re.IGNORECASE)
-"""A line that says how steps differ, which is no damage."""
+NEUTRAL = re.compile(
+    r"other operators|operators.* differ|runs? (other|different)|runs? \d+ operators|moved no bytes", re.IGNORECASE
+)
+"""A line that says how steps differ, or that copies may have moved nothing: of undamaged traces too, by right."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Ran:
     """Lines on stderr."""
     trace: str = ""
     """A traceback."""
+    notices: frozenset[str] = frozenset()
+    """Lines on what costs time, which any trace has."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,20 @@ def run(*arguments: str) -> Ran:
     return Ran(code, found, said)
 
 
+def run_trace(path: Path) -> Ran:
+    """Run `perfdl trace --json`, and tell its lines on what costs time from those on the file."""
+    seen: list[Any] = []
+
+    def to_json(found: Sequence[Any], *rest: Any) -> dict[str, Any]:
+        seen.extend(found)
+        return written(found, *rest)
+
+    written = trace_json.to_json
+    with mock.patch.object(trace_json, "to_json", to_json):
+        ran = run("trace", "--json", str(path))
+    return replace(ran, notices=frozenset(notice.text for summary in seen for notice in summary.noticed))
+
+
 def summaries(ran: Ran) -> list[dict[str, Any]]:
     """The traces that `perfdl trace --json` tells of: several where it found several processes."""
     if not isinstance(ran.out, dict):
@@ -94,33 +112,18 @@ def summaries(ran: Ran) -> list[dict[str, Any]]:
 
 
 def said_of_trace(ran: Ran) -> list[str]:
-    """Lines on the file's state, of which stderr has all findings."""
-    left = [f"step {each.get('step')}: {each.get('reason')}" for trace in summaries(ran)
-            for each in trace.get("left_out") or ()]  # fmt: skip
-    return [*ran.err, *left]
+    """Lines on the file's state."""
+    lines = list(ran.err)
+    for trace in summaries(ran):
+        lines += [line for line in trace["findings"] if line not in ran.notices]
+        lines += [f"step {each['step']}: {each['reason']}" for each in trace.get("left_out") or ()]
+    return lines
 
 
 def said_of_diff(ran: Ran) -> list[str]:
     """Lines on either side's state."""
-    lines = list(ran.err)
-    if isinstance(ran.out, dict):
-        if ran.out.get("verdict") == "not comparable":
-            lines.append("not comparable")
-        for part in (ran.out, *(ran.out.get(side) for side in ("base", "new"))):
-            if isinstance(part, dict):
-                lines += [text for key in NOTES if key in part for text in _texts(part[key])]
-    return lines
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _texts(each)
-    elif isinstance(value, Sequence):
-        for each in value:
-            yield from _texts(each)
+    found = ran.out if isinstance(ran.out, dict) else {}
+    return [*ran.err, *(found.get("notes") or ()), *filter(None, [found.get("incomparable")])]
 
 
 def listed(trace: Mapping[str, Any]) -> list[tuple[int | None, int]]:
@@ -184,7 +187,7 @@ def shown(
 
 def diff_figures(ran: Ran, truths: Sequence[Truth], steps: Sequence[int | None], truth: Truth) -> Iterator[str]:
     """What a diff of the undamaged trace (base) and the damaged one says that is not so."""
-    if not isinstance(ran.out, dict) or ran.out.get("verdict") == "not comparable":
+    if not isinstance(ran.out, dict) or ran.out["step"] is None:
         return
     verdict = ran.out["verdict"]
     if verdict in ("improved", "regressed", "suspect"):
@@ -202,7 +205,7 @@ def judge_damaged(damage: Damage, made: Made, damaged: Damaged, folder: Path) ->
     good, bad = folder / "good.json", folder / "bad.json"
     good.write_text(made.text(), encoding="utf-8")
     bad.write_text(damaged.text, encoding="utf-8")
-    one, two = run("trace", "--json", str(bad)), run("diff", "--json", str(good), str(bad))
+    one, two = run_trace(bad), run("diff", "--json", str(good), str(bad))
     broken = one.trace or two.trace
     if broken:
         return Outcome(traceback=broken)
@@ -250,7 +253,7 @@ def judge_undamaged(made: Made, folder: Path) -> Outcome:
     """Run `perfdl trace` on an undamaged trace: all figures right, and nothing said of damage."""
     good = folder / "good.json"
     good.write_text(made.text(), encoding="utf-8")
-    ran = run("trace", "--json", str(good))
+    ran = run_trace(good)
     if ran.trace:
         return Outcome(traceback=ran.trace)
     traces = summaries(ran)
@@ -258,7 +261,8 @@ def judge_undamaged(made: Made, folder: Path) -> Outcome:
     left = [each for trace in traces for each in trace.get("left_out") or ()]
     absent = set(made.truth.walls) - {number for trace in traces for number, _ in listed(trace)}
     off += [f"step {number} is not listed" for number in sorted(absent - {each.get("step") for each in left})]
-    claims = [line for line in ran.err if not NEUTRAL.search(line)]
+    reasons = [f"step {each['step']}: {each['reason']}" for each in left]
+    claims = [line for line in said_of_trace(ran) if not NEUTRAL.search(line) and line not in reasons]
     claims += [
         f"step {each['step']} is left out: {each['reason']}"
         for each in left

@@ -110,10 +110,17 @@ def details(found: dict[str, list[tuple[int, Outcome]]]) -> Iterator[str]:
     for name, outcomes in found.items():
         bad = [(seed, each) for seed, each in outcomes if each.wrong or each.traceback or each.claims]
         for seed, each in bad[:SHOWN]:
-            what = [*each.wrong, *each.claims, *each.traceback.strip().splitlines()[-1:]]
+            what = [*each.wrong, *each.claims, *_ended(each.traceback)]
             yield f"- {name}, seed {seed}: {'; '.join(what[:3])}{'; ...' if len(what) > 3 else ''}"
         if len(bad) > SHOWN:
             yield f"- {name}: {len(bad) - SHOWN} more, seeds {', '.join(str(seed) for seed, _ in bad[SHOWN:][:20])}"
+
+
+def _ended(text: str) -> list[str]:
+    """The error of a traceback, and where it was raised."""
+    lines = text.strip().splitlines()
+    places = [line.strip() for line in lines if line.strip().startswith("File ")]
+    return [f"{lines[-1]} ({places[-1]})" if places else lines[-1]] if lines else []
 
 
 def one(seed: int) -> int:

@@ -63,8 +63,8 @@ class Outcome:
     """Whether the step times of all undamaged steps are there and right; `None` where there is none."""
     kernels_shown: bool | None = None
     """Whether the mean kernel time of a step is there and right, where undamaged steps are all that is listed."""
-    named: bool = False
-    """Whether a line names the kind of damage."""
+    named: bool | None = None
+    """Whether a line names the kind of damage; `None` where all figures are right and nothing is said of damage."""
     claims: tuple[str, ...] = field(default=())
     """Of an undamaged trace: what is said of damage all the same."""
 
@@ -236,7 +236,7 @@ def judge_damaged(damage: Damage, made: Made, damaged: Damaged, folder: Path) ->
         lines=tuple(lines),
         shown=all(each for each, _ in checks) if checks else None,
         kernels_shown=all(kernels) if kernels else None,
-        named=named,
+        named=named if off or between or lines or not all(each for each, _ in checks) else None,
     )
 
 

@@ -74,8 +74,9 @@ def _of(flags: Sequence[bool | None]) -> str:
 
 def damaged_table(found: dict[str, list[tuple[int, Outcome]]]) -> Iterator[str]:
     """A row for each kind of damage, and one for all."""
-    yield "| damage | traces | wrong and unsaid | tracebacks | undamaged steps shown | their kernels | kind named |"
-    yield "|---|---:|---:|---:|---:|---:|---:|"
+    titles = ("damage", "traces", "wrong and unsaid", "tracebacks", "undamaged steps shown", "their kernels")
+    yield f"| {' | '.join((*titles, 'right without a line', 'kind named'))} |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
     rows = {name: [each for _, each in outcomes] for name, outcomes in found.items() if outcomes}
     for name, each in {**rows, "**all**": [one for row in rows.values() for one in row]}.items():
         cells = [
@@ -84,6 +85,7 @@ def damaged_table(found: dict[str, list[tuple[int, Outcome]]]) -> Iterator[str]:
             str(sum(bool(one.traceback) for one in each)),
             _of([one.shown for one in each]),
             _of([one.kernels_shown for one in each]),
+            str(sum(one.named is None and not one.traceback for one in each)),
             _of([one.named for one in each]),
         ]
         yield f"| {name} | {' | '.join(cells)} |"

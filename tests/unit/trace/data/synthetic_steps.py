@@ -25,6 +25,8 @@ DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
 HOSTED = ("cpu_op", "python_function", "user_annotation")
 """Categories of the host's rows that are no calls of the device's runtime."""
+BEGIN = 5e10
+"""Microseconds: kineto's times count from the begin of a quarter, so that no row is near 0."""
 BETWEEN = 0.3
 """Microseconds between two annotations, less than 0.2 % of a step."""
 
@@ -393,7 +395,7 @@ class Job(Timeline):
 
 def make(shape: Shape, seed: int) -> Made:
     """The trace of a job."""
-    job = Job(shape.vendor, random.Random(seed), shape=shape)
+    job = Job(shape.vendor, random.Random(seed), now=BEGIN, shape=shape)
     number = shape.first
     warm = 1 if shape.ahead is None else 4 + math.ceil(2.5 * shape.ahead)
     for session in range(shape.sessions):

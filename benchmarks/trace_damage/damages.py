@@ -477,7 +477,7 @@ def _given(made: Made, other: Mapping[int, int]) -> Damaged:
 # Times.
 
 
-@kind("rows at time 0", r"time 0|zero|timestamp|ts 0|no time|epoch|far|hours|apart")
+@kind("rows at time 0", r"time (of )?0|zero|timestamp|ts 0|no time|epoch|far|hours|apart")
 def _at_zero(made: Made, draw: random.Random) -> Damaged | None:
     host = [row for row in made.rows if row["cat"] in ("cpu_op", *CALLS) and row["_step"] is not None]
     device = device_of(made, "kernel")

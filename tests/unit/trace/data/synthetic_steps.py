@@ -512,8 +512,9 @@ def file_text(rows: Sequence[Row], shape: Shape, devices: int | None = None) -> 
     }
     if shape.rank is not None:
         top["distributedInfo"] = {"backend": "nccl", "rank": shape.rank, "world_size": 2}
-    begin = min((row["ts"] for row in visible), default=0)
-    end = max((row["ts"] + row["dur"] for row in visible), default=0)
+    # The profiler's own row is that of its session, whatever has happened to other rows.
+    session = [row for row in visible if row.get("cat") == "user_annotation"] or visible
+    begin, end = min(row["ts"] for row in session), max(row["ts"] + row["dur"] for row in session)
     processes = {row["pid"] for row in visible if row.get("cat") in (*HOSTED, *CALLS)}
     about: list[Row] = [
         *(_meta(pid, "process_name", name="python3") for pid in sorted(processes, key=str)),

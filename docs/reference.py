@@ -22,6 +22,7 @@ from pytest_perfdl.config import waivers
 from pytest_perfdl.config.marker import KEYWORDS
 from pytest_perfdl.config.options import INI_ONLY, OPTIONS
 from pytest_perfdl.fixture.perf import Comparison, Perf
+from pytest_perfdl.machine.known_problems import KNOWN_PROBLEMS, USES
 from pytest_perfdl.model import record, record_json
 from pytest_perfdl.model.metrics import METRICS, CountedMetric, TimedMetric
 from pytest_perfdl.model.untrusted_files import size
@@ -477,6 +478,8 @@ def commands() -> str:
         arguments = [action for action in parser._actions if not isinstance(action, argparse._SubParsersAction)]
         if arguments:
             parts.append(_arguments(parser, arguments))
+        if name == "check":
+            parts.append(_known_problems())
         for below in parser._actions:
             if isinstance(below, argparse._SubParsersAction):
                 told = {choice.dest: choice.help or "" for choice in below._choices_actions}
@@ -485,6 +488,27 @@ def commands() -> str:
                     said = told[action][:1].upper() + told[action][1:]
                     parts.append(f"### `perfdl {name} {action}`\n\n{said}.\n\n{_arguments(inner, rows)}\n")
     return "".join(parts).rstrip("\n") + "\n"
+
+
+def _known_problems() -> str:
+    rows = [
+        (
+            f"{known.software} {known.versions}",
+            USES[known.use],
+            f"{known.effect} ([source]({known.source}))",
+            f"`{known.do}`" if known.do.startswith("pip ") else known.do,
+        )
+        for known in KNOWN_PROBLEMS
+    ]
+    return (
+        "\n### Versions with known problems\n\n"
+        "`perfdl check` names those that are installed. `perfdl trace` and the findings of a measurement name those\n"
+        "that recorded the trace and concern something that it holds. Every entry has a public source. If the source\n"
+        "does not name the release with the fix, the entry covers the releases that the problem was seen with.\n\n"
+        "Operators that are recorded twice are also recognized in a trace of an unknown version: a finding says how\n"
+        "many operators contain an equal operator. Counts stay as they were recorded.\n\n"
+        + _table(("versions", "concerns", "effect", "what to do"), rows)
+    )
 
 
 def _arguments(parser: argparse.ArgumentParser, actions: list[argparse.Action]) -> str:

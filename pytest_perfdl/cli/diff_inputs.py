@@ -19,11 +19,12 @@ from pytest_perfdl.analysis.events.device_record import devices_of
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import LEAST_STEPS, steps_of
 from pytest_perfdl.baseline.text import parse
-from pytest_perfdl.cli.common import one_run
+from pytest_perfdl.cli.traces import Folder, analyzable
 from pytest_perfdl.diff import Origin, Side, of_breakdown, of_call, of_damage, of_traces
+from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
 from pytest_perfdl.model import run_json
 from pytest_perfdl.model import untrusted_files as bounded
-from pytest_perfdl.model.errors import RecordError, ReportError, RunFileError, SourceError, TraceError
+from pytest_perfdl.model.errors import NotATrace, RecordError, ReportError, RunFileError, SourceError, TraceError
 from pytest_perfdl.model.record import Record, metric_name
 from pytest_perfdl.model.record_json import from_json
 from pytest_perfdl.report.reading import read_run
@@ -32,10 +33,13 @@ from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.system.git import commit_of, git, top_of, trouble
 from pytest_perfdl.trace import Trace, read
 from pytest_perfdl.trace.annotations import step_annotations
+from pytest_perfdl.trace.contents import refusal_of
+from pytest_perfdl.trace.formats import BASELINE, OBJECT, RUN
 
 _HEAD = 4096
-"""Bytes at the beginning of a file that tell a trace from a record."""
-_TRACES = (".json", ".json.gz", ".gz")
+"""Bytes at the beginning of a file in which a record's first bracket is."""
+_OBJECTS = (RUN, BASELINE, OBJECT)
+"""What a record or a run file may be taken for."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -133,9 +137,11 @@ def own_sides(source: str) -> list[OwnSides]:
     """
     path = Path(source)
     path = path / "run.json" if path.is_dir() else path
-    if not path.is_file() or is_trace(path):
+    error = refusal_of(path) if path.is_file() else None
+    if error is None or (isinstance(error, NotATrace) and error.what not in _OBJECTS):
+        what = f" but {error.what}" if isinstance(error, NotATrace) else ""
         raise SourceError(
-            f"{source} is not a run.json file: pass the run.json file of a report, or two inputs to compare"
+            f"{source} is not a run.json file{what}: pass the run.json file of a report, or two inputs to compare"
         )
     try:
         run = read_run(path, path.parent)
@@ -176,15 +182,31 @@ def _by_test(sides: Sides) -> dict[tuple[str, str], Name]:
 def _of_folder(path: Path, label: str) -> Sides:
     if (path / "run.json").is_file():
         return _of_file(path / "run.json", label)
-    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(_TRACES))
-    records = [file for file in files if file.suffix == ".json" and not is_trace(file)]
-    if records:
-        return {name: side for file in records for name, side in _of_file(file, label).items()}
-    return _of_traces(files, label) if files else {}
+    folder = Folder.of(path)
+    records = [file for file, error in folder.others.items() if _is_record(error)]
+    if not records:
+        if not folder.traces and folder.others:
+            raise SourceError(f"{label} contains nothing to compare: it has {folder.listed(folder.others)}")
+        folder.name_others("diff", list(folder.others))
+        return _of_traces(list(folder.traces), label) if folder.traces else {}
+    # What cannot be decoded may be a damaged baseline, and is an error.
+    damaged = [
+        file for file, error in folder.others.items() if file.suffix == ".json" and not isinstance(error, NotATrace)
+    ]
+    found = {name: side for file in sorted([*records, *damaged]) for name, side in _of_file(file, label).items()}
+    left_out = {*folder.traces, *folder.others} - {*records}
+    folder.name_others("diff", sorted(file for file in left_out if file.name != MACHINE_FILE), "baseline")
+    return found
+
+
+def _is_record(error: TraceError | None) -> bool:
+    return isinstance(error, NotATrace) and error.what in (RUN, BASELINE)
 
 
 def _of_file(path: Path, label: str) -> Sides:
-    if is_trace(path):
+    refused = refusal_of(path)
+    is_other = isinstance(refused, NotATrace) and refused.what not in _OBJECTS
+    if refused is None or is_other or not _is_object(path):
         return _of_traces([path], label)
     try:
         data = json.loads(bounded.read_bytes(path, run_json.LIMIT))
@@ -195,14 +217,13 @@ def _of_file(path: Path, label: str) -> Sides:
     return dict(_of_data(data, path, label))
 
 
-def is_trace(path: Path) -> bool:
-    """Whether a file's beginning says so: records and run files are plain JSON objects with other keys."""
+def _is_object(path: Path) -> bool:
+    """Whether a file's beginning is that of a JSON object, as records and run files are."""
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD)
+            return file.read(_HEAD).lstrip().startswith(b"{")
     except OSError:
-        return False
-    return not head.lstrip().startswith(b"{") or b'"traceEvents"' in head or b'"schemaVersion"' in head
+        return True
 
 
 def _of_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, LoadedSide]]:
@@ -229,7 +250,7 @@ def _of_traces(files: list[Path], label: str) -> Sides:
     origins: list[Origin] = []
 
     def noted(file: Path) -> Trace:
-        trace = one_run(read(file))
+        trace = analyzable(read(file))
         notes.extend(f"{file}: {note}" for note in trace.findings)
         origins.append(_origin(trace))
         return trace

@@ -9,14 +9,15 @@ from pathlib import Path
 from pytest_perfdl.analysis.account.snapshot_peak import snapshot_accounts
 from pytest_perfdl.analysis.account.trace_peak import trace_accounts
 from pytest_perfdl.cli.common import one_run
-from pytest_perfdl.cli.diff_inputs import is_trace
 from pytest_perfdl.diff.memory import peak_causes
 from pytest_perfdl.model import run_json
-from pytest_perfdl.model.errors import CommandError, RecordError
+from pytest_perfdl.model.errors import CommandError, NotATrace, RecordError, TraceError
 from pytest_perfdl.model.memory import MemoryAccount, MemoryChange
 from pytest_perfdl.model.record_json import converted
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.trace import read
+from pytest_perfdl.trace.contents import refusal_of
+from pytest_perfdl.trace.formats import OBJECT, PICKLE, RUN
 from pytest_perfdl.trace.memory_snapshot import read_snapshot
 
 _SNAPSHOTS = (".pickle", ".pkl")
@@ -61,13 +62,16 @@ def _listed(accounts: Mapping[str, MemoryAccount]) -> str:
 
 def _accounts(source: str, tests: str) -> dict[str, MemoryAccount]:
     path = _file(Path(source))
-    if path.suffix in _SNAPSHOTS:
+    refused = refusal_of(path)
+    if _is_snapshot(path, refused):
         found = {_named(account): account for account in snapshot_accounts(read_snapshot(path))}
         problem = (
             f"{source} has no stack traces of allocations: call torch.cuda.memory._record_memory_history() before the "
             "first allocation"
         )
-    elif not is_trace(path):
+    elif refused is not None:
+        if isinstance(refused, NotATrace) and refused.what not in (RUN, OBJECT):
+            raise refused
         found = {name: change.new for name, change in _of_run(path, tests).items()}
         problem = f"{source} has no memory breakdown: measure with `pytest --perf --perf-memory=all`"
     else:
@@ -78,6 +82,10 @@ def _accounts(source: str, tests: str) -> dict[str, MemoryAccount]:
     return found
 
 
+def _is_snapshot(path: Path, refused: TraceError | None) -> bool:
+    return path.suffix in _SNAPSHOTS or (isinstance(refused, NotATrace) and refused.what == PICKLE)
+
+
 def _named(account: MemoryAccount) -> str:
     """A device as torch's API names it, whoever made it."""
     return account.device.replace("hip:", "cuda:")
@@ -86,7 +94,8 @@ def _named(account: MemoryAccount) -> str:
 def _of_one_run(path: Path, tests: str) -> list[MemoryChange]:
     """What a run says of both of its sides; empty for what is no run, or has one side only."""
     path = _file(path)
-    if path.suffix in _SNAPSHOTS or is_trace(path):
+    refused = refusal_of(path)
+    if refused is None or _is_snapshot(path, refused):
         return []
     found = _of_run(path, tests).items()
     return [replace(change, call=name) for name, change in found if change.base is not None]

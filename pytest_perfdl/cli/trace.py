@@ -1,6 +1,6 @@
 """Find the bottleneck of a trace, and where a step's time goes.
 
-Several files are the ranks of one job.
+Several files, or those of a folder, are the ranks of one job.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import one_run, print_json, rewrite, say, width
+from pytest_perfdl.cli.common import print_json, rewrite, say, width
 from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
 from pytest_perfdl.model.errors import CommandError, TraceError
 from pytest_perfdl.model.selection import HELP, parse
@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="Chrome trace of the PyTorch profiler (.json or .json.gz); several traces must be the ranks of one "
-        "distributed job",
+        help="Chrome trace of the PyTorch profiler (.json or .json.gz); several traces, or a folder, must be the "
+        "ranks of one distributed job",
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained HTML report")
@@ -70,21 +70,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse and report; 2 when a file cannot be read."""
+    from pytest_perfdl.cli.traces import trace_files
     from pytest_perfdl.model.errors import SelectionError
 
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
-    if arguments.trace is not None and len(arguments.files) < 2:
+    files = trace_files(arguments.files, "trace")
+    if arguments.trace is not None and len(files) < 2:
         raise CommandError("--trace needs the traces of several ranks: a single trace is a Chrome trace already")
     try:
         selection = parse(arguments.select)
     except SelectionError as error:
         raise CommandError(f"--select {error}") from error
     peaks = parse_peaks(arguments.peaks)
-    if len(arguments.files) > 1 and not arguments.advise:
-        found = _ranks(arguments.files, selection, peaks)
+    if len(files) > 1 and not arguments.advise:
+        found = _ranks(files, selection, peaks)
     else:
-        found = _traces(arguments.files, selection, peaks, advise=arguments.advise)
+        found = _traces(files, selection, peaks, advise=arguments.advise)
     summaries, across, advised = found.summaries, found.across, found.advised
     for summary in summaries:
         for finding in summary.findings:
@@ -172,7 +174,7 @@ def _traces(files: Sequence[str], selection: Selection, peaks: Peaks | None, *, 
     from pytest_perfdl.analysis.overview.summary import summarize
     from pytest_perfdl.model.errors import SelectionError
 
-    traces = [_read(file) for file in files]
+    traces = [_read(file, memory=len(files) == 1) for file in files]
     try:
         traces = [select(trace, selection) for trace in of_ranks(traces, selection)]
     except SelectionError as error:
@@ -190,13 +192,14 @@ def _traces(files: Sequence[str], selection: Selection, peaks: Peaks | None, *, 
     return _Found(summaries, advised, across, activities, lambda: iter(traces))
 
 
-def _read(file: str) -> Trace:
+def _read(file: str, *, memory: bool = False) -> Trace:
+    from pytest_perfdl.cli.traces import analyzable
     from pytest_perfdl.trace import read
 
     path = Path(file)
     large = path.is_file() and path.stat().st_size >= _LARGE and sys.stderr.isatty()
     try:
-        return one_run(read(path, progress=_progress(path) if large else None))
+        return analyzable(read(path, progress=_progress(path) if large else None), memory=memory)
     finally:
         if large:
             rewrite("")

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import one_run, rewrite
+from pytest_perfdl.cli.common import rewrite
 from pytest_perfdl.model.errors import CommandError, PerfdlError, SelectionError
 from pytest_perfdl.model.units import plural
 
@@ -63,9 +63,10 @@ def read_rank(file: str, selection: Selection, peaks: Peaks | None) -> ReadRank:
     from pytest_perfdl.analysis.overview.summary import summarize
     from pytest_perfdl.analysis.ranks import activity
     from pytest_perfdl.analysis.ranks.activity import rank_of
+    from pytest_perfdl.cli.traces import analyzable
     from pytest_perfdl.trace import read
 
-    whole = one_run(read(file))
+    whole = analyzable(read(file))
     rank = rank_of(whole)[0]
     try:
         trace = select(whole, selection)

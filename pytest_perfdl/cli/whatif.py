@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import one_run, print_json, say, width
+from pytest_perfdl.cli.common import print_json, say, width
 from pytest_perfdl.model.errors import CommandError, SelectionError
 from pytest_perfdl.model.selection import HELP, parse
 from pytest_perfdl.report import layout
@@ -149,12 +149,13 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
 
 def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, str, Arithmetic | None, Sequence[Note]]:
     """The graph of a trace, or of all ranks, what it is called, what its step computes, and what is wrong with it."""
+    from pytest_perfdl.cli.traces import analyzable, trace_files
     from pytest_perfdl.report.whatif.ranks import listing
     from pytest_perfdl.trace import read
     from pytest_perfdl.whatif.from_trace.graph import task_graph
     from pytest_perfdl.whatif.from_trace.job import job_graph
 
-    traces = [one_run(read(path)) for path in _paths(arguments.files)]
+    traces = [analyzable(read(path)) for path in trace_files(arguments.files, "whatif")]
 
     def graph_of(trace: Trace) -> TaskGraph:
         graph = task_graph(trace)
@@ -201,18 +202,6 @@ def _arithmetic(trace: Trace, machine: Machine) -> Arithmetic | None:
     step_ns = sum(tables.step_ns) / tables.steps
     share = found.get("flops_utilization")
     return Arithmetic(found["achieved_flops"] * step_ns / 1e9, None if share is None else share * step_ns)
-
-
-def _paths(names: Sequence[str]) -> list[Path]:
-    """The files, those of a folder in the order of their names."""
-    found: list[Path] = []
-    for name in names:
-        path = Path(name)
-        inside = sorted([*path.glob("*.json"), *path.glob("*.json.gz")]) if path.is_dir() else [path]
-        if not inside:
-            raise CommandError(f"{path} contains no traces: expected files named *.json or *.json.gz")
-        found += inside
-    return found
 
 
 def _selections(questions: Sequence[WhatIf]) -> list[Selected]:

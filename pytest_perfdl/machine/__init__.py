@@ -2,7 +2,7 @@
 
 `state` observes other load and pins processes to CPUs; `reference_load` times a fixed workload, to distinguish changes
 of the machine from changes of the code; `free_memory` reads the free memory. `fitness` checks a machine for
-`perfdl check`.
+`perfdl check`. `known_problems` is the table of versions of software that distort measurements or traces.
 
 Peak rates are in `peaks` (data sheets) and `constants` (measured, `baselines/<machine ID>/machine.json`);
 `utilization` relates the work of a step to them.

@@ -98,7 +98,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         device_busy_ns=tables.device_busy_ns if device else None,
         h2d_bytes=tables.h2d_bytes if device else None,
         signatures=tables.step_signatures,
-        findings=(*_findings(tables, steps_found, command.steps), *notes),
+        findings=(*_findings(tables, steps_found, command.steps), *_recorded(trace), *notes),
         exemplar=str(stored) if stored else None,
         parts=parts,
         work=work,
@@ -325,6 +325,20 @@ class _HostProfiler:
         described = process_group.described()
         if described is not None:
             torch.autograd._add_metadata_json("distributedInfo", json.dumps(described))  # type: ignore[attr-defined]
+
+
+def _recorded(trace: Trace) -> Generator[Finding, None, None]:
+    """What is known of how the installed software records such steps."""
+    from pytest_perfdl.analysis.events.doubled import doubled_operators
+    from pytest_perfdl.analysis.overview.software import software_problems
+    from pytest_perfdl.machine.fitness import installed_version
+    from pytest_perfdl.machine.known_problems import installed_versions
+
+    if doubled := doubled_operators(trace).line:
+        yield Finding("note", "doubled-operators", doubled)
+    # One finding: a record keeps one of a kind for each call.
+    if lines := software_problems(trace, installed_versions(installed_version)):
+        yield Finding("note", "known-software", "; ".join(lines))
 
 
 def _findings(tables: ProfileTables, found: Steps, steps: int) -> Generator[Finding, None, None]:

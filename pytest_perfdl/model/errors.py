@@ -2,7 +2,7 @@
 
     PerfdlError                     the first line says what is wrong, where, and what to do
     +-- InputError                  invalid files, options and arguments; also a ValueError
-    |   +-- TraceError, ScalingError, SelectionError, SourceError
+    |   +-- TraceError (NotATrace), ScalingError, SelectionError, SourceError
     |   +-- BaselineError, RecordError (NewerRecordError), RunFileError, LogError, OutcomeError
     |   +-- HistoryError, WaiverError, ConstantsError, MissingConstant (MissingMachineConstant)
     |   +-- NotApplicable, CycleError
@@ -32,6 +32,20 @@ class WorkerError(PerfdlError):
 
 class TraceError(InputError):
     """A trace cannot be read; the message is one line."""
+
+
+class NotATrace(TraceError):
+    """A file is something else than a trace; the message is one line.
+
+    Parameters
+    ----------
+    what
+        What it is, such as "a Git LFS pointer".
+    """
+
+    def __init__(self, message: str, what: str = "") -> None:
+        super().__init__(message)
+        self.what = what
 
 
 class ScalingError(InputError):

@@ -12,6 +12,7 @@ import numpy as np
 
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.annotations import MODULE
+from pytest_perfdl.trace.begin_end import BEGIN, COMPLETE, END, Pairs, Phases, merged, pair, set_durations
 from pytest_perfdl.trace.events import LONGEST_NS, RawEvent, concatenated, nanoseconds
 from pytest_perfdl.trace.ids import Ids
 from pytest_perfdl.trace.instants import CounterColumns, MemoryColumns
@@ -21,6 +22,7 @@ from pytest_perfdl.trace.model import (
     I64,
     LAUNCH_CATEGORIES,
     Category,
+    Rows,
     Trace,
     decode_args,
     whole_numbers,
@@ -45,8 +47,9 @@ _FAST_ANNOTATION = re.compile(re.escape(MODULE))
 
 _CORRELATED = (*DEVICE_CATEGORIES, *LAUNCH_CATEGORIES, Category.CUDA_SYNC, Category.CUDA_EVENT, Category.XPU_SYNC)
 _CORRELATED_CODES = np.array(_CORRELATED, dtype=np.int32)
-_READ_PHASES = frozenset("XMCiIRstf")
-"""Complete, metadata, counter, instant (I, R: of old), and flows, which nothing needs but are no surprise."""
+_WITH_ROWS = {"X": COMPLETE, "B": BEGIN, "E": END}
+_READ_PHASES = frozenset("XBEMCiIRstf")
+"""Also metadata, counter, instant (I, R: of old), and flows, which nothing needs but are no surprise."""
 
 
 class _Link(msgspec.Struct, gc=False):
@@ -85,21 +88,30 @@ class Columns:
         self.tid: list[I64] = []
         self.correlation: list[I64] = []
         self.args = ArgsStore(spill_bytes)
+        self.phase: list[Phases] = []
         self.process_names: dict[int, str] = {}
         self.thread_names: dict[tuple[int, int], str] = {}
         self.memory = MemoryColumns(self.ids)
         self.counters = CounterColumns(self.ids)
         self.unread: Counter[str] = Counter()
+        self.pairs = Pairs()
         self.untimed = self.without_duration = self.negative = 0
 
     def add(self, events: list[RawEvent]) -> None:
         """Take the events of one slice."""
         complete = [event for event in events if event.ph == "X"]
         if len(complete) < len(events):
-            self._add_others([event for event in events if event.ph != "X"])
+            others = [event for event in events if event.ph != "X"]
+            self._add_others(others)
+            paired = [event for event in others if event.ph in ("B", "E")]
+            if paired:
+                for event in paired:
+                    event.dur = 0
+                self._add_complete([event for event in events if event.ph in _WITH_ROWS], with_pairs=True)
+                return
         self._add_complete(complete)
 
-    def _add_complete(self, events: list[RawEvent]) -> None:
+    def _add_complete(self, events: list[RawEvent], *, with_pairs: bool = False) -> None:
         start, usable = nanoseconds([event.ts for event in events])
         if not usable.all():
             self.untimed += int(np.count_nonzero(~usable))
@@ -117,6 +129,8 @@ class Columns:
         raw_args = [event.args for event in events]
         self.args.add(raw_args)
         self.correlation.append(_correlations(category, raw_args))
+        phases = [_WITH_ROWS[event.ph] for event in events] if with_pairs else COMPLETE
+        self.phase.append(np.full(len(events), phases, dtype=np.int8))
 
     def _durations(self, events: list[RawEvent]) -> I64:
         duration, usable = nanoseconds([event.dur for event in events])
@@ -159,8 +173,23 @@ class Columns:
     def build(self, metadata: Mapping[str, Any], findings: Iterable[str], source: str) -> Trace:
         """The trace of all that was added; the lists of slices are emptied on the way."""
         names = tuple(self.names)
-        category = concatenated(self.category, np.int32)
-        name = concatenated(self.name, np.int32)
+        columns: dict[str, Any] = {
+            "start": concatenated(self.start, np.int64),
+            "duration": concatenated(self.duration, np.int64),
+            "name": concatenated(self.name, np.int32),
+            "category": concatenated(self.category, np.int32),
+            "pid": concatenated(self.pid, np.int64),
+            "tid": concatenated(self.tid, np.int64),
+            "correlation": concatenated(self.correlation, np.int64),
+        }
+        phase = concatenated(self.phase, np.int8)
+        rows = self._pair(phase, columns) if phase.any() else None
+        raw_args = self.args.close()
+        if rows is not None:
+            kept = phase != END
+            columns = {name: column[kept] for name, column in columns.items()}
+            raw_args = raw_args.take(rows[kept])
+        name, category = columns["name"], columns["category"]
         for pattern in (_FAST_ANNOTATION, *([_LEGACY_ANNOTATION] if "Operator" in self.category_of else [])):
             annotation = np.array([bool(pattern.match(text)) for text in names], dtype=bool)
             if annotation.any():
@@ -168,13 +197,7 @@ class Columns:
         labels, renumber = self.ids.close()
         base = metadata.get("baseTimeNanoseconds", 0)
         made = Trace(
-            start=concatenated(self.start, np.int64),
-            duration=concatenated(self.duration, np.int64),
-            name=name,
-            category=category,
-            pid=renumber(concatenated(self.pid, np.int64)),
-            tid=renumber(concatenated(self.tid, np.int64)),
-            correlation=concatenated(self.correlation, np.int64),
+            **{**columns, "pid": renumber(columns["pid"]), "tid": renumber(columns["tid"])},
             names=names,
             categories=tuple(self.categories),
             labels=labels,
@@ -186,9 +209,28 @@ class Columns:
             base_ns=base if type(base) is int and abs(base) < 2**63 else 0,
             findings=(*findings, *self._findings()),
             source=source,
-            raw_args=self.args.close(),
+            raw_args=raw_args,
         )
         return with_sound_times(made)
+
+    def _pair(self, phase: Phases, columns: Mapping[str, Any]) -> Rows:
+        """Give the rows of phase B what those of phase E know; the row of the stored arguments of each row."""
+        start, name, pid, tid = (columns[key] for key in ("start", "name", "pid", "tid"))
+        self.pairs = pair(phase, start, name, pid, tid, self.names.get("", -1))
+        set_durations(self.pairs, start, columns["duration"], pid, tid)
+        endless = columns["duration"] > LONGEST_NS
+        self.without_duration += int(np.count_nonzero(endless))
+        columns["duration"][endless] = 0
+        stored = np.arange(len(phase), dtype=np.intp)
+        args = self.args.so_far()
+        both = [(begin, end) for begin, end in zip(self.pairs.begin, self.pairs.end, strict=True) if args[end] != b"{}"]
+        if both:
+            texts = [msgspec.Raw(merged(args[begin], args[end])) for begin, end in both]
+            rows = np.array([begin for begin, _ in both], dtype=np.intp)
+            stored[rows] = len(phase) + np.arange(len(rows))
+            self.args.add(texts)
+            columns["correlation"][rows] = _correlations(columns["category"][rows], texts)
+        return stored
 
     def _findings(self) -> Iterable[str]:
         if self.untimed:
@@ -215,6 +257,7 @@ class Columns:
                 "event has a negative duration, which was read as 0",
                 "events have a negative duration, which was read as 0",
             )
+        yield from self.pairs.findings()
         for phase, count in sorted(self.unread.items()):
             yield plural(count, f"event of phase {phase!r} was ignored", f"events of phase {phase!r} were ignored")
 

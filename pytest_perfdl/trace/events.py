@@ -13,7 +13,7 @@ from pytest_perfdl.trace.model import I64
 
 Number: TypeAlias = int | float | str | None
 
-_Number = TypeVar("_Number", np.int64, np.int32)
+_Number = TypeVar("_Number", np.int64, np.int32, np.int8)
 
 EXACT_BELOW_US = 2**43
 """Microseconds with three decimals are told apart by float64 below this: its spacing is under 0.001 there."""

@@ -127,13 +127,19 @@ class ArgsStore:
             self._file.write(text)
             self._file.write(b",")
 
-    def close(self) -> RawArgs:
-        """All of it; a temporary file has no name any more and goes with the mapping."""
+    def so_far(self) -> RawArgs:
+        """What was added until now."""
         store: bytearray | mmap.mmap = self._memory
         if self._file is not None:
-            with self._file as file:
-                file.flush()
-                store = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._file.flush()
+            store = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         offsets = np.concatenate(self._offsets) if self._offsets else np.empty(0, dtype=np.int64)
         lengths = np.concatenate(self._lengths) if self._lengths else np.empty(0, dtype=np.int32)
         return RawArgs(store, offsets, lengths)
+
+    def close(self) -> RawArgs:
+        """All of it; a temporary file has no name any more and goes with the mapping."""
+        found = self.so_far()
+        if self._file is not None:
+            self._file.close()
+        return found

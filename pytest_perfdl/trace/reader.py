@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_perfdl.model.errors import TraceError
+from pytest_perfdl.model.errors import NotATrace, TraceError
 from pytest_perfdl.trace.columns import Columns
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.trace.raw_args import SPILL_BYTES
@@ -47,7 +47,8 @@ def read(
     Raises
     ------
     TraceError
-        The file cannot be read; the message is one line, with the byte position if there is one.
+        The file cannot be read; the message is one line, with the byte position if there is one. `NotATrace` where the
+        file is known to be something else.
     """
     path = Path(path)
     try:
@@ -85,6 +86,8 @@ def _read(source: Source, name: str, slice_bytes: int, spill_bytes: int) -> Trac
         try:
             for events in slices:
                 columns.add(events)
+        except NotATrace:
+            raise
         except TraceError as error:
             if source.damage and source.damage not in str(error):
                 raise TraceError(f"{source.where} is damaged: {source.damage}; no events can be read") from error

@@ -13,9 +13,19 @@ from typing import Any
 
 import msgspec
 
-from pytest_perfdl.model.errors import TraceError
+from pytest_perfdl.model.errors import NotATrace, TraceError
 from pytest_perfdl.trace.decode import Decoder, Notes, end_of_object
 from pytest_perfdl.trace.events import RawEvent
+from pytest_perfdl.trace.formats import (
+    HEAD,
+    OBJECT,
+    is_binary,
+    keys_of,
+    listed,
+    refusal,
+    refuse_by_keys,
+    refuse_by_start,
+)
 from pytest_perfdl.trace.truncated import boundaries, salvage
 
 SLICE = 2**20
@@ -30,6 +40,8 @@ _BOM = b"\xef\xbb\xbf"
 _WINDOW = 2**14
 _PATIENCE = 2**22
 """Bytes up to which the end of an event is waited for that does not decode."""
+_SCANNED = 2**18
+"""Bytes of an object without events in which keys are looked for, where it cannot be decoded."""
 _BEFORE_TAIL = b'{"traceEvents":null'
 
 
@@ -89,7 +101,8 @@ class Slices:
 
     def _open(self) -> None:
         """Go to the first event, and decode the metadata before it."""
-        self._fill(len(_BOM))
+        self._fill(HEAD)
+        refuse_by_start(self._text[:HEAD].removeprefix(_BOM), self._where)
         if self._text.startswith(_BOM):
             self.notes.other.append("a byte order mark at the start was ignored (byte 0)")
             self._drop(len(_BOM))
@@ -124,6 +137,7 @@ class Slices:
             if not self._more:
                 raise self._refusal()
             if len(self._text) > LARGEST_UNIT:
+                refuse_by_keys(self._text, keys_of(self._text[:_SCANNED]), self._where)
                 raise TraceError(
                     f"{self._where} is not a Chrome trace: no traceEvents in its first {len(self._text)} bytes"
                 )
@@ -142,16 +156,25 @@ class Slices:
 
     def _refusal(self) -> TraceError:
         """The error for a complete text that is not a trace."""
+        is_object = self._text.startswith(b"{")
         try:
             msgspec.json.decode(self._text, type=msgspec.Raw)
         except (msgspec.DecodeError, RecursionError) as error:
+            if is_object:
+                refuse_by_keys(self._text, keys_of(self._text[:_SCANNED]), self._where)
+            elif is_binary(self._text[:HEAD]):
+                return refusal(self._where, "binary data")
             self.notes.add_error(error, self._at, len(self._text))
             return TraceError(f"{self._where} is not valid JSON: {self.notes.error}")
-        if not self._text.startswith(b"{"):
+        if not is_object:
             what = "the top level is neither an object nor a list"
         else:
-            parts = self._decoder.parts(self._text) or {}
-            what = "traceEvents is not a list" if "traceEvents" in parts else "traceEvents is missing"
+            keys = list(self._decoder.parts(self._text) or {})
+            refuse_by_keys(self._text, keys, self._where)
+            if "traceEvents" not in keys:
+                has = f"its keys are {listed(keys)}" if keys else "it is empty"
+                return NotATrace(f"{self._where} is not a Chrome trace: traceEvents is missing, {has}", OBJECT)
+            what = "traceEvents is not a list"
         return TraceError(f"{self._where} is not a Chrome trace: {what} (byte {self._at})")
 
     def _slices(self) -> Iterator[list[RawEvent]]:

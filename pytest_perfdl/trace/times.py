@@ -20,7 +20,9 @@ _APART_NS = 3600 * 10**9
 _UNSET_APART_NS = 10**9
 """What has time 0 and no duration was never given a time, if others begin over a second later."""
 _STRAY_SHARE = 0.01
-"""Share of the events beyond which what lies apart is a recording of its own."""
+"""Share of the events beyond which what lies apart is a recording of its own; a single event is none."""
+_ENOUGH = 10
+"""Events of which most say where the recording lies."""
 _TOGETHER_NS = 10_000
 """By how much an event may outlast one that began after it on its stream: programmatic dependent launches overlap by a
 few microseconds, and times may be whole microseconds."""
@@ -81,14 +83,16 @@ def _strays(start: I64, duration: I64) -> npt.NDArray[np.bool_] | None:
         return None
     unset = (start == 0) & (duration == 0)
     others = start[~unset]
-    if not unset.any() or len(others) == 0 or np.abs(others).min() <= _UNSET_APART_NS:
+    if len(others) < len(start) / 2 or np.abs(others).min() <= _UNSET_APART_NS:
         unset[:] = False
     order = np.argsort(start, kind="stable")
     order = order[~unset[order]]
     gaps = np.flatnonzero(np.diff(start[order]) > _APART_NS)
-    for group in np.split(order, gaps + 1) if len(gaps) else ():
-        if len(group) < _STRAY_SHARE * len(start) or len(group) == 1 < len(start) - 1:
-            unset[group] = True
+    if len(gaps) and len(start) >= _ENOUGH:
+        groups = np.split(order, gaps + 1)
+        apart = np.setdiff1d(order, max(groups, key=len))
+        if len(apart) <= max(1, _STRAY_SHARE * len(start)):
+            unset[apart] = True
     return unset if unset.any() and not unset.all() else None
 
 

@@ -5,5 +5,6 @@
 launched them (`launches`). `steps` and `device_steps` say which step an event is of, `threads` which threads work for a
 step, `operator_args` and `operator_time` what an operator was called with and which moments are its own. What is known
 of a row is handed on to what runs inside it, over the autograd engine and to the device (`autograd`, `inherit`): so
-`modules` and `source_lines` name the places of kernels. `communication` and `in_flight` tell which events communicate.
+`modules` and `source_lines` name the places of kernels. `communication` and `in_flight` tell which events communicate,
+`doubled` which operators were recorded twice.
 """

@@ -64,6 +64,7 @@ _WAITS: Mapping[str, str] = {
     "unattributed": "for reasons that the trace does not show",
 }
 """What the device waits for in some classes of idle time."""
+_NO_STEPS = "Unknown: the trace has no operators, calls or kernels."
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +120,7 @@ def bottleneck(trace: Trace, tables: ProfileTables | None = None, path: Critical
 def _no_time(tables: ProfileTables, steps: Steps) -> str:
     if steps.left_out:
         return "Unknown: no step of the trace can be used."
-    if tables.steps:
-        return "Unknown: all steps in the trace have a duration of 0."
-    return "Unknown: the trace has no operators, runtime calls or device events."
+    return "All steps in the trace have a duration of 0." if tables.steps else _NO_STEPS
 
 
 def _sentence(kind: Kind, trace: Trace, tables: ProfileTables, account: Mapping[str, float]) -> str:

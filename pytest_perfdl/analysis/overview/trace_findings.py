@@ -10,11 +10,13 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.step_account import ProfileTables, profile_tables
 from pytest_perfdl.analysis.events.communication import covered
+from pytest_perfdl.analysis.events.doubled import doubled_operators
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import Steps, steps_of
 from pytest_perfdl.analysis.events.threads import on_thread, thread_of
 from pytest_perfdl.analysis.overview.bottleneck import Kind, amount
+from pytest_perfdl.analysis.overview.software import software_problems
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
 from pytest_perfdl.analysis.waiting.waits import SYNC_CALL
 from pytest_perfdl.model.units import format_percent, format_quantity
@@ -63,7 +65,7 @@ class TraceFinding:
     kind: str
     text: str
     share: float
-    """Share of the steps' time that it concerns, 0 to 1."""
+    """Share of the steps' time that it concerns, 0 to 1; 0 where it concerns counts, or an unknown share."""
 
 
 def trace_findings(
@@ -94,6 +96,9 @@ def trace_findings(
             "wrong"
         )
         found.append(TraceFinding("unexplained", text, path.unexplained_share))
+    if doubled := doubled_operators(trace).line:
+        found.append(TraceFinding("doubled operators", doubled, 0.0))
+    found += [TraceFinding("software", line, 0.0) for line in software_problems(trace)]
     return tuple(sorted(found, key=lambda finding: (-finding.share, finding.text)))
 
 

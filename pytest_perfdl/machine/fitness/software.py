@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.machine.fitness.finding import Level, MachineFinding, Runner, counted, fields, read
+from pytest_perfdl.machine.known_problems import CUPTI, installed_versions, known_problems
 
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _THREADING = (
@@ -104,58 +103,6 @@ def python_build(version: str, configured: Mapping[str, object]) -> Sequence[Mac
     return [MachineFinding("ok", "Python", f"{version}, a release build")]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownBad:
-    """Versions of a package, from `since` to before `until`, that distort measurements."""
-
-    package: str
-    since: tuple[int, ...]
-    until: tuple[int, ...] | None
-    level: Level
-    effect: str
-    do: str
-    source: str
-    on_device: bool = False
-    """Whether it matters only with an NVIDIA GPU."""
-
-
-CUPTI = "CUPTI"
-"""The library from which the profiler gets kernels; part of CUDA, in one of several packages."""
-
-KNOWN_BAD = (
-    KnownBad(
-        "torch",
-        (0,),
-        (2, 4),
-        "warn",
-        "the profiler rounds to microseconds, so shorter kernels and operators have duration 0",
-        "pip install 'torch>=2.4'",
-        "https://github.com/pytorch/pytorch/issues/116830",
-    ),
-    # NVIDIA's notes to CUDA 13.1: introduced with 12.6 Update 2, which carries CUPTI 12.6.80.
-    KnownBad(
-        CUPTI,
-        (12, 6, 80),
-        (13, 1),
-        "warn",
-        "kernels at the start of a profile can have wrong timestamps, and are then silently dropped",
-        "install a torch build for CUDA 13.1 or later",
-        "https://github.com/pytorch/pytorch/issues/192021",
-        on_device=True,
-    ),
-    KnownBad(
-        CUPTI,
-        (0,),
-        None,
-        "note",
-        "kernels can appear to start before their launch, so launch latency is not exact",
-        "",
-        "https://github.com/pytorch/kineto/issues/1380",
-        on_device=True,
-    ),
-)
-
-
 def versions(installed: Callable[[str], str | None], device: bool) -> Sequence[MachineFinding]:
     """Versions known to distort measurements.
 
@@ -166,35 +113,16 @@ def versions(installed: Callable[[str], str | None], device: bool) -> Sequence[M
     device
         Whether there is an NVIDIA GPU.
     """
-    torch = installed("torch")
-    if torch is None:
+    present = installed_versions(installed)
+    if not present:
         return [MachineFinding("note", "versions", "torch is not installed in this Python", "", "pip install torch")]
-    present = {"torch": torch, CUPTI: _cupti(installed, torch)}
-    found = []
-    for known in KNOWN_BAD:
-        version = present[known.package]
-        if version is None or (known.on_device and not device):
-            continue
-        if known.since <= _numbers(version) and (known.until is None or _numbers(version) < known.until):
-            why = f"{known.effect} ({known.source})"
-            found.append(MachineFinding(known.level, "versions", f"{known.package} {version}", why, known.do))
-    text = ", ".join(f"{name} {version}" for name, version in present.items() if version)
+    concerned = {name: version for name, version in present.items() if device or name != CUPTI}
+    found = [
+        MachineFinding(known.level, "versions", f"{known.software} {concerned[known.software]}", known.why, known.do)
+        for known in known_problems(concerned)
+    ]
+    text = ", ".join(f"{name} {version}" for name, version in present.items())
     return found or [MachineFinding("ok", "versions", f"{text}: no known problems")]
-
-
-def _cupti(installed: Callable[[str], str | None], torch: str) -> str | None:
-    """Version of CUPTI: of its own package, or the CUDA release in torch's local version ("2.9.0+cu128")."""
-    for package in ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu12", "nvidia-cuda-cupti-cu11"):
-        version = installed(package)
-        if version is not None:
-            return version
-    match = re.search(r"\+cu(\d+)(\d)\b", torch)
-    return f"{match[1]}.{match[2]}" if match else None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def history(run: Runner, project: Path) -> Sequence[MachineFinding]:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from pytest_perfdl.cli import check, main
-from pytest_perfdl.machine.fitness import MachineFinding
+from pytest_perfdl.machine.fitness import MachineFinding, Place
 from pytest_perfdl.system import device_lock
 from pytest_perfdl.system.device_lock import DeviceLock, Wanted
 
@@ -83,6 +83,23 @@ def test_wrong_usage_ends_with_2(capsys):
         main(["check", "--no-such-option"])
     assert ended.value.code == 2
     assert "unrecognized arguments" in capsys.readouterr().err
+
+
+def test_versions_with_known_problems_have_their_source_and_a_remedy(capsys, monkeypatch, tmp_path):
+    packages = {"torch": "2.8.0+rocm7.2"}
+    here = Place({}, {}, tmp_path, root=tmp_path, run=lambda command: None, installed=packages.get)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(check, "_here", lambda: here)
+    assert main(["check", "--quick", "--strict"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    said = lines.index(
+        "warn  versions: ROCm 7.2: some or all kernels can be missing from a profile "
+        "(https://github.com/ROCm/legacy-rocm-build/issues/6102)"
+    )
+    assert lines[said + 1] == "      do: install ROCm 7.2.2 or later, and a torch build that uses its ROCTracer"
+    packages["torch"] = "2.8.0+rocm7.2.2"
+    main(["check", "--quick", "-v"])
+    assert "ok    versions: torch 2.8.0+rocm7.2.2, ROCm 7.2.2: no known problems" in capsys.readouterr().out
 
 
 def test_findings_as_data(found, capsys):

@@ -381,10 +381,12 @@ def test_no_advice_is_one_line_with_the_reason(tmp_path, capsys):
 
 
 def test_a_trace_without_work_has_no_advice(tmp_path, capsys):
-    path = tmp_path / "empty.json"
-    path.write_bytes(text([]))
+    path = tmp_path / "memory.json"
+    path.write_bytes(text([memory(1, 512)]))
     found = figures(capsys, path, "--advise")
     assert (found["replay"], found["advice"]) == (None, None)
+    assert found["memory"]
+    assert found["bottleneck"] == "Unknown: the trace has no operators, calls or kernels."
     assert main(["trace", str(path), "--advise"]) == 0
     assert "advi" not in capsys.readouterr().out
 

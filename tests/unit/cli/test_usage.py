@@ -3,6 +3,7 @@
 import pytest
 
 from pytest_perfdl.cli import main
+from unit.trace.chrome import text, x
 
 
 @pytest.mark.parametrize(
@@ -39,16 +40,19 @@ NOTHING = '{"traceEvents": []}'
         ),
         (["view", "none.json", "--no-browser", "--port", "-1"], "perfdl view: --port -1: expected a number from 0"),
         (["view", "folder"], "perfdl view: folder is not a file"),
-        (["trace", "none.json", "--html", "folder"], "perfdl trace: folder cannot be written: Is a directory"),
-        (["trace", "folder"], "perfdl trace: folder cannot be read: Is a directory"),
+        (["trace", "one.json", "--html", "folder"], "perfdl trace: folder cannot be written: Is a directory"),
+        (["trace", "folder"], "perfdl trace: folder contains no traces: it has no files"),
         (["scaling", "fit", "nowhere.csv"], "perfdl scaling: nowhere.csv cannot be read: No such file or directory"),
         (
             ["scaling", "predict", "none.json"],
             "perfdl scaling: none.json is not a model file of `perfdl scaling fit --save`",
         ),
-        (["diff", "none.json", "none.json"], "perfdl diff: none.json has no step"),
+        (
+            ["diff", "none.json", "none.json"],
+            "perfdl diff: none.json has no complete events: there is nothing",
+        ),
         (["diff", "HEAD", "HEAD"], "perfdl diff: HEAD is not a file, a folder or a git revision"),
-        (["whatif", "folder"], "perfdl whatif: folder contains no traces: expected files named *.json or *.json.gz"),
+        (["whatif", "folder"], "perfdl whatif: folder contains no traces: it has no files"),
         (["constants", "none.json", "-o", "folder"], "perfdl constants: folder cannot be read: Is a directory"),
         (["export", "folder"], "perfdl export: folder/run.json cannot be read: No such file or directory"),
         (
@@ -69,6 +73,7 @@ def test_what_cannot_be_used_is_one_line(arguments, said, tmp_path, monkeypatch,
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     (tmp_path / "folder").mkdir()
     (tmp_path / "none.json").write_text(NOTHING)
+    (tmp_path / "one.json").write_bytes(text([x("aten::mm", 1, 1)]))
     assert main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(said)

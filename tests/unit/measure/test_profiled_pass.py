@@ -20,7 +20,7 @@ from pytest_perfdl.model.record import MeasurementPlan
 from pytest_perfdl.trace import read
 from pytest_perfdl.trace.model import Category
 from unit.measure.answers import result
-from unit.trace.chrome import corpus_file, step, trace
+from unit.trace.chrome import corpus_file, kernel, launch, step, trace, x
 
 PLENTY = 2**40
 
@@ -84,6 +84,31 @@ def test_the_exemplar_is_the_median_step_and_of_ranks_the_one_in_the_middle(monk
     metadata = read(Path(ended.value.value.exemplar)).metadata
     assert metadata["perfdl"]["step"] == shown
     assert ("baseTimeNanoseconds" in metadata) == ranks
+
+
+def test_what_is_known_of_the_installed_software_is_in_the_record(monkeypatch, tmp_path):
+    def recorded(*_args, **_options):
+        yield False
+        return [0]
+
+    twice = [x("aten::mul", start, length) for start in range(0, 60, 10) for length in (8, 4)]
+    found = trace(step(1, 0, 100), *twice, launch(70, 1, 1), kernel("gemm", 75, 9, 1))
+    packages = {"torch": "2.9.0", "nvidia-cuda-cupti-cu12": "12.8.90"}
+    monkeypatch.setattr("pytest_perfdl.machine.fitness.installed_version", packages.get)
+    monkeypatch.setattr(profiled_pass, "record", recorded)
+    monkeypatch.setattr(profiled_pass, "read_written", lambda _: found)
+    monkeypatch.setattr(profiled_pass, "uses_device", lambda: True)
+    monkeypatch.setattr(profiled_pass, "module_ranges", lambda _: contextlib.nullcontext())
+    running = profiled_pass.run(Profile(steps=1, warmup=0, scratch=str(tmp_path), exemplar=False))
+    next(running)
+    with pytest.raises(StopIteration) as ended:
+        running.send(None)
+    profiled = ended.value.value
+    told = {each.code: each for each in profiled.findings}
+    assert told["doubled-operators"].message.startswith("6 of 6 operators contain an equal operator: counts")
+    assert told["known-software"].message.startswith("CUPTI 12.8.90: kernels at the start of a profile")
+    assert {told[code].level for code in ("doubled-operators", "known-software")} == {"note"}
+    assert profiled.op_counts == (12,)
 
 
 @pytest.mark.corpus

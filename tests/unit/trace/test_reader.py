@@ -121,14 +121,14 @@ def test_unknown_categories_and_phases_are_kept_out_of_the_way():
         x("none", 2, 1, ""),
         {"ph": "C", "name": "counter", "pid": 1, "tid": 1, "ts": 5, "args": {"a": 1}},
         {"ph": "?", "name": "unheard of", "ts": 5},
-        {"ph": "B", "name": "begin", "ts": 5},
-        {"ph": "B", "name": "begin", "ts": 5},
+        {"ph": "b", "name": "begin", "ts": 5},
+        {"ph": "b", "name": "begin", "ts": 5},
         {"ph": "X", "name": "no category", "pid": 1, "tid": 1, "ts": 3, "dur": 1},
     )
     assert [found.categories[code] for code in found.category] == ["quantum_kernel", "", ""]
     assert found.category[1] == Category.NONE
     assert found.args(2) == {}
-    assert found.findings == ("1 event of phase '?' was ignored", "2 events of phase 'B' were ignored")
+    assert found.findings == ("1 event of phase '?' was ignored", "2 events of phase 'b' were ignored")
 
 
 def test_odd_events_are_said_and_the_rest_is_kept():

@@ -1,9 +1,6 @@
 """Files as they come: compressed, damaged, too large, and those that are something else."""
 
 import gzip
-import io
-import tarfile
-import zipfile
 import zlib
 
 import pytest
@@ -21,45 +18,6 @@ def refusal(data: bytes, **options) -> str:
         loads(data, "x.json", **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def zipped() -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("trace.json", DATA)
-    return buffer.getvalue()
-
-
-def tarred() -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        entry = tarfile.TarInfo("trace.json")
-        entry.size = len(DATA)
-        archive.addfile(entry, io.BytesIO(DATA))
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        pytest.param(zipped(), "x.json is a zip archive, not gzip (byte 0)", id="zip"),
-        pytest.param(tarred(), "x.json is a tar archive, not gzip (byte 257)", id="tar"),
-        pytest.param(
-            gzip.compress(tarred()), "x.json, decompressed, is a tar archive, not a trace (byte 257)", id="tar-gz"
-        ),
-        pytest.param(b"\x28\xb5\x2f\xfd\x04\x00", "x.json is zstd-compressed, not gzip (byte 0)", id="zstd"),
-        pytest.param(b"BZh91AY", "x.json is bzip2-compressed, not gzip (byte 0)", id="bzip2"),
-        pytest.param(b"\xfd7zXZ\x00\x00", "x.json is xz-compressed, not gzip (byte 0)", id="xz"),
-        pytest.param(
-            b"SQLite format 3\x00", "x.json is an SQLite database (from nsys?), not gzip (byte 0)", id="sqlite"
-        ),
-        pytest.param(
-            DATA.decode().encode("utf-16"), "x.json is UTF-16 text, not UTF-8, not gzip (byte 0)", id="utf-16"
-        ),
-    ],
-)
-def test_other_formats_are_named(data, message):
-    assert refusal(data) == message
 
 
 def test_several_members_and_padding_are_one_text():

@@ -620,6 +620,11 @@ def _no_category(made: Made, draw: random.Random) -> Damaged | None:
     touched = {id(row) for row in chosen}
     out = [{key: value for key, value in row.items() if key != "cat"} if id(row) in touched else row
            for row in made.rows]  # fmt: skip
+    if draw.random() < 0.5:
+        # As vendors name them that write no categories; kineto only labels the process as GPU 0.
+        for pid in sorted({row["pid"] for row in rows}):
+            named = {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": 0}
+            out.append({**named, "args": {"name": f"GPU {pid}"}})
     return of_rows(made, out, untouched(made, touched))
 
 

@@ -35,20 +35,41 @@ class Parser(argparse.ArgumentParser):
 
 
 def one_run(trace: Trace) -> Trace:
-    """The trace, if it is of one run.
+    """The trace, if it is of one process of one run.
 
     Raises
     ------
-    CommandError
-        If a report wrote it to show both sides of a comparison: every figure would be that of both.
+    CommandError, TraceError
+        If it is of several: every figure would be that of all.
     """
+    from pytest_perfdl.trace.recordings import one_recording
+
+    _refuse_both_sides(trace)
+    return one_recording(trace)
+
+
+def recordings_of(trace: Trace) -> tuple[Trace, ...]:
+    """The trace, or that of each process where its file holds several (`trace.recordings`).
+
+    Raises
+    ------
+    CommandError, TraceError
+        If its processes, or the sides of a comparison, cannot be told apart.
+    """
+    from pytest_perfdl.trace.recordings import recordings
+
+    _refuse_both_sides(trace)
+    return recordings(trace)
+
+
+def _refuse_both_sides(trace: Trace) -> None:
+    """Refuse what a report wrote to show both sides of a comparison: every figure would be that of both."""
     about = trace.metadata.get("perfdl")
     if isinstance(about, dict) and "verdict" in about:
         raise CommandError(
             f"{trace.source} contains two runs (baseline and current): use the file with .base or .new in its name, "
             "or compare both with `perfdl diff`"
         )
-    return trace
 
 
 def baselines(store: Store) -> Iterator[tuple[Path, Record]]:

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from pytest_perfdl.analysis.account.parts import step_parts
+from pytest_perfdl.analysis.account.parts import StepParts, step_parts
 from pytest_perfdl.analysis.events.device_record import devices_of
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import LEAST_STEPS, steps_of
 from pytest_perfdl.baseline.text import parse
-from pytest_perfdl.cli.traces import Folder, analyzable
+from pytest_perfdl.cli.common import recordings_of
+from pytest_perfdl.cli.traces import Folder, recordings_in
 from pytest_perfdl.diff import Origin, Side, of_breakdown, of_call, of_damage, of_traces
 from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
 from pytest_perfdl.model import run_json
@@ -245,41 +246,48 @@ def _of_record(record: Record, label: str) -> Iterator[tuple[Name, LoadedSide]]:
         yield Name(record.test, call.name, record.key.slug), LoadedSide(of_call(label, call))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """One of the traces of a side."""
+
+    file: Path
+    place: int
+    """Among the recordings of the file."""
+    parts: StepParts
+    origin: Origin
+
+    def trace(self) -> Trace:
+        """The trace, read again."""
+        return recordings_of(read(self.file))[self.place]
+
+
 def _of_traces(files: list[Path], label: str) -> Sides:
     notes: list[str] = []
-    origins: list[Origin] = []
-
-    def noted(file: Path) -> Trace:
-        trace = analyzable(read(file))
-        notes.extend(f"{file}: {note}" for note in trace.findings)
-        origins.append(_origin(trace))
-        return trace
-
+    runs: list[_Run] = []
     try:
-        if len(files) == 1:
-            trace = noted(files[0])
-            (origin,) = origins
-            if not steps_of(trace, launches(trace)).windows and origin.damaged:
-                return {Name(): LoadedSide(of_damage(label, origin), None, tuple(notes))}
-            side = replace(of_traces(label, [step_parts(trace)]), origin=origin)
-            return {Name(): LoadedSide(side, lambda: trace, tuple(notes))}
         # One after the other: of several traces only their parts are kept.
-        runs = [step_parts(noted(file)) for file in files]
+        for file in files:
+            found = recordings_in(read(file))
+            notes += [f"{file}: {note}" for note in dict.fromkeys(note for trace in found for note in trace.findings)]
+            runs += [_Run(file, place, step_parts(trace), _origin(trace)) for place, trace in enumerate(found)]
+        whole = [run for run in runs if not run.origin.damaged]
+        doubts = [doubt if len(runs) == 1 else f"{run.file}: {doubt}" for run in runs for doubt in run.origin.doubts]
+        if whole:
+            doubts += [
+                f"{run.file} is left out: damage leaves fewer than {LEAST_STEPS} of its steps"
+                for run in runs
+                if run.origin.damaged
+            ]
+        origin = replace((whole or runs)[0].origin, doubts=tuple(doubts))
+        if not whole and not len(runs[0].parts.step_ns):
+            return {Name(): LoadedSide(of_damage(label, origin), None, tuple(notes))}
+        side = replace(of_traces(label, [run.parts for run in whole or runs[:1]]), origin=origin)
     except (TraceError, ValueError) as error:
         raise SourceError(str(error)) from error
-    damaged = [file for file, origin in zip(files, origins, strict=True) if origin.damaged]
-    doubts = [f"{file}: {doubt}" for file, origin in zip(files, origins, strict=True) for doubt in origin.doubts]
-    doubts += [f"{file} is left out: damage leaves fewer than {LEAST_STEPS} of its steps" for file in damaged]
-    kept = [place for place, origin in enumerate(origins) if not origin.damaged]
-    origin = replace(origins[kept[0] if kept else 0], doubts=tuple(doubts), damaged=not kept)
-    if not kept:
-        return {Name(): LoadedSide(of_damage(label, origin), None, tuple(notes))}
-    try:
-        side = replace(of_traces(label, [runs[place] for place in kept]), origin=origin)
-    except ValueError as error:
-        raise SourceError(str(error)) from error
-    middle = files[kept[int(np.argsort(side.step_ns, kind="stable")[(len(kept) - 1) // 2])]]
-    return {Name(): LoadedSide(side, lambda: read(middle), tuple(notes))}
+    if len(runs) == 1:
+        return {Name(): LoadedSide(side, lambda: found[0], tuple(notes))}
+    middle = (whole or runs)[int(np.argsort(side.step_ns, kind="stable")[(len(side.step_ns) - 1) // 2])]
+    return {Name(): LoadedSide(side, middle.trace, tuple(notes))}
 
 
 def _origin(trace: Trace) -> Origin:

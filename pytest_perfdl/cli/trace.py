@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import print_json, rewrite, say, width
+from pytest_perfdl.cli.common import print_json, recordings_of, rewrite, say, width
 from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
 from pytest_perfdl.model.errors import CommandError, TraceError
 from pytest_perfdl.model.selection import HELP, parse
@@ -76,8 +76,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
     files = trace_files(arguments.files, "trace")
-    if arguments.trace is not None and len(files) < 2:
-        raise CommandError("--trace needs the traces of several ranks: a single trace is a Chrome trace already")
     try:
         selection = parse(arguments.select)
     except SelectionError as error:
@@ -88,6 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         found = _traces(files, selection, peaks, advise=arguments.advise)
     summaries, across, advised = found.summaries, found.across, found.advised
+    if arguments.trace is not None and across is None:
+        raise CommandError(
+            "--trace needs several ranks: --select leaves one"
+            if len(files) > 1
+            else "--trace needs the traces of several ranks: a single trace is a Chrome trace already"
+        )
     for summary in summaries:
         for finding in summary.findings:
             say(f"perfdl trace: {visible(f'{summary.source}: {finding}')}", error=True)
@@ -96,9 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         write_page(arguments.html, summaries, across, selection, advised, found.activities)
         say(f"wrote {arguments.html}", error=arguments.json)
-    if arguments.trace is not None:
-        if across is None:
-            raise CommandError("--trace needs several ranks: --select leaves one")
+    if arguments.trace is not None and across is not None:
         from pytest_perfdl.report.trace.chrome import write_merged
 
         write_merged(arguments.trace, across, found.activities, found.traces())
@@ -142,11 +144,13 @@ def _ranks(files: Sequence[str], selection: Selection, peaks: Peaks | None) -> _
     from pytest_perfdl.analysis.overview.selection import select
     from pytest_perfdl.analysis.ranks import compare
     from pytest_perfdl.analysis.ranks.compare import numbered
-    from pytest_perfdl.cli.trace_processes import in_processes, read_in_processes, read_rank
+    from pytest_perfdl.cli.trace_processes import in_processes, read_in_processes, read_ranks
 
-    one = partial(read_rank, selection=selection, peaks=peaks)
+    one = partial(read_ranks, selection=selection, peaks=peaks)
     processes = in_processes(files)
-    found = read_in_processes(files, processes, one) if processes > 1 else list(map(one, files))
+    each_file = read_in_processes(files, processes, one) if processes > 1 else list(map(one, files))
+    found = [rank for ranks in each_file for rank in ranks]
+    source = [(file, place) for file, ranks in zip(files, each_file, strict=True) for place in range(len(ranks))]
     numbers = numbered([each.rank for each in found])
     wanted = selection.numbers.get("rank")
     chosen = sorted((number, place) for place, number in enumerate(numbers) if not wanted or number in wanted)
@@ -159,12 +163,16 @@ def _ranks(files: Sequence[str], selection: Selection, peaks: Peaks | None) -> _
         if each.problem:
             raise CommandError(f"--select: {each.problem}")
     activities = [each.activity for each in ranks if each.activity is not None]
+
+    def again(file: str, place: int) -> Trace:
+        return recordings_of(_read(file))[place]
+
     return _Found(
         [each.summary for each in ranks if each.summary is not None],
         [None] * len(ranks),
         compare(activities) if len(activities) > 1 else None,
         activities,
-        lambda: (select(_read(files[place]), selection) for _, place in chosen),
+        lambda: (select(again(*source[place]), selection) for _, place in chosen),
     )
 
 
@@ -172,9 +180,10 @@ def _traces(files: Sequence[str], selection: Selection, peaks: Peaks | None, *, 
     """The same of traces that are all in memory, as simulating them needs; and what would make the step faster."""
     from pytest_perfdl.analysis.overview.selection import of_ranks, select
     from pytest_perfdl.analysis.overview.summary import summarize
+    from pytest_perfdl.cli.traces import recordings_in
     from pytest_perfdl.model.errors import SelectionError
 
-    traces = [_read(file, memory=len(files) == 1) for file in files]
+    traces = [trace for file in files for trace in recordings_in(_read(file), memory=len(files) == 1)]
     try:
         traces = [select(trace, selection) for trace in of_ranks(traces, selection)]
     except SelectionError as error:
@@ -192,14 +201,13 @@ def _traces(files: Sequence[str], selection: Selection, peaks: Peaks | None, *, 
     return _Found(summaries, advised, across, activities, lambda: iter(traces))
 
 
-def _read(file: str, *, memory: bool = False) -> Trace:
-    from pytest_perfdl.cli.traces import analyzable
+def _read(file: str) -> Trace:
     from pytest_perfdl.trace import read
 
     path = Path(file)
     large = path.is_file() and path.stat().st_size >= _LARGE and sys.stderr.isatty()
     try:
-        return analyzable(read(path, progress=_progress(path) if large else None), memory=memory)
+        return read(path, progress=_progress(path) if large else None)
     finally:
         if large:
             rewrite("")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import rewrite
+from pytest_perfdl.cli.traces import recordings_in
 from pytest_perfdl.model.errors import CommandError, PerfdlError, SelectionError
 from pytest_perfdl.model.units import plural
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.analysis.ranks import RankActivity
     from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.model.selection import Selection
+    from pytest_perfdl.trace import Trace
 
 WORTH = 32 * 2**20
 """Bytes of text of all files from which processes of their own are worth their start."""
@@ -51,22 +53,25 @@ class ReadRank:
     """Why nothing is selected."""
 
 
-def read_rank(file: str, selection: Selection, peaks: Peaks | None) -> ReadRank:
-    """Read one trace and say all of it.
+def read_ranks(file: str, selection: Selection, peaks: Peaks | None) -> list[ReadRank]:
+    """Read one file and say all of its trace, or of the trace of each process in it.
 
     Raises
     ------
     TraceError, CommandError
         The file cannot be used.
     """
+    from pytest_perfdl.trace import read
+
+    return [_read_rank(each, selection, peaks) for each in recordings_in(read(file))]
+
+
+def _read_rank(whole: Trace, selection: Selection, peaks: Peaks | None) -> ReadRank:
     from pytest_perfdl.analysis.overview.selection import select
     from pytest_perfdl.analysis.overview.summary import summarize
     from pytest_perfdl.analysis.ranks import activity
     from pytest_perfdl.analysis.ranks.activity import rank_of
-    from pytest_perfdl.cli.traces import analyzable
-    from pytest_perfdl.trace import read
 
-    whole = analyzable(read(file))
     rank = rank_of(whole)[0]
     try:
         trace = select(whole, selection)
@@ -103,7 +108,9 @@ def text_bytes(file: str) -> int:
         return 0
 
 
-def read_in_processes(files: Sequence[str], processes: int, read_one: Callable[[str], ReadRank]) -> list[ReadRank]:
+def read_in_processes(
+    files: Sequence[str], processes: int, read_one: Callable[[str], list[ReadRank]]
+) -> list[list[ReadRank]]:
     """Read the files, so many at a time, in the order of their sizes, the largest first.
 
     A process reads one file and ends, so that its memory goes back. The first problem ends all of them, and so does an
@@ -117,7 +124,7 @@ def read_in_processes(files: Sequence[str], processes: int, read_one: Callable[[
     context = _context()
     left = sorted(range(len(files)), key=lambda place: text_bytes(files[place]))
     running: dict[Connection, tuple[BaseProcess, int]] = {}
-    found: dict[int, ReadRank] = {}
+    found: dict[int, list[ReadRank]] = {}
     shows = sys.stderr.isatty()
     try:
         while left or running:
@@ -159,7 +166,7 @@ def _context() -> ForkServerContext | SpawnContext:
     return context
 
 
-def _received(receiver: Connection, process: BaseProcess, file: str) -> ReadRank:
+def _received(receiver: Connection, process: BaseProcess, file: str) -> list[ReadRank]:
     try:
         answer = receiver.recv()
     except EOFError:
@@ -171,16 +178,16 @@ def _received(receiver: Connection, process: BaseProcess, file: str) -> ReadRank
         ) from None
     finally:
         receiver.close()
-    if isinstance(answer, ReadRank):
+    if isinstance(answer, list):
         return answer
     raise answer
 
 
-def _answer(sender: Connection, read_one: Callable[[str], ReadRank], file: str) -> None:
+def _answer(sender: Connection, read_one: Callable[[str], list[ReadRank]], file: str) -> None:
     """Read one file and send what is said of it, or what is wrong; an interrupt is for the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        answer: ReadRank | Exception = read_one(file)
+        answer: list[ReadRank] | Exception = read_one(file)
     except PerfdlError as error:
         answer = type(error)(str(error))
     except (MemoryError, RecursionError, OverflowError) as error:

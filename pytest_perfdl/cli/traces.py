@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_perfdl.cli.common import one_run, say
+from pytest_perfdl.cli.common import recordings_of, say
 from pytest_perfdl.model.errors import CommandError, NotATrace, TraceError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.trace import Trace
 from pytest_perfdl.trace.contents import nothing_in, refusal_of
+from pytest_perfdl.trace.recordings import several
 
 _NAMED = 8
 """Files that are named one by one."""
@@ -81,8 +82,8 @@ def trace_files(names: Sequence[str], command: str) -> list[str]:
     return found
 
 
-def analyzable(trace: Trace, *, memory: bool = False) -> Trace:
-    """The trace, if it is of one run and something of it can be analyzed.
+def recordings_in(trace: Trace, *, memory: bool = False) -> tuple[Trace, ...]:
+    """The trace, or that of each process where its file holds several, which is said.
 
     Parameters
     ----------
@@ -91,10 +92,13 @@ def analyzable(trace: Trace, *, memory: bool = False) -> Trace:
 
     Raises
     ------
-    CommandError
-        If not; the message is one line that says what is in it instead.
+    CommandError, TraceError
+        If nothing of it can be analyzed, or its processes or the sides of a comparison cannot be told apart; the
+        message is one line.
     """
-    why = nothing_in(one_run(trace), memory=memory)
-    if why:
+    found = recordings_of(trace)
+    if why := nothing_in(trace, memory=memory):
         raise CommandError(f"{trace.source} {why}")
-    return trace
+    if len(found) > 1:
+        say(visible(f"{several(trace, found)}: read as ranks"), error=True)
+    return found

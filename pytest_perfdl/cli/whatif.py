@@ -149,13 +149,13 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
 
 def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, str, Arithmetic | None, Sequence[Note]]:
     """The graph of a trace, or of all ranks, what it is called, what its step computes, and what is wrong with it."""
-    from pytest_perfdl.cli.traces import analyzable, trace_files
+    from pytest_perfdl.cli.traces import recordings_in, trace_files
     from pytest_perfdl.report.whatif.ranks import listing
     from pytest_perfdl.trace import read
     from pytest_perfdl.whatif.from_trace.graph import task_graph
     from pytest_perfdl.whatif.from_trace.job import job_graph
 
-    traces = [analyzable(read(path)) for path in trace_files(arguments.files, "whatif")]
+    traces = [trace for path in trace_files(arguments.files, "whatif") for trace in recordings_in(read(path))]
 
     def graph_of(trace: Trace) -> TaskGraph:
         graph = task_graph(trace)

@@ -2,8 +2,8 @@
 
 `read` and `loads` make a frozen `Trace` of numpy columns from files that kineto wrote since 2021; `write` makes a
 Chrome trace with strict nesting; `exemplar` extracts one step of a trace, and `with_memory` adds memory events that
-another run recorded. `memory_snapshot` reads dumps of PyTorch's device allocator. All times are integer nanoseconds.
-Metrics are computed in `analysis`.
+another run recorded. `recordings` splits a trace into which several processes were merged. `memory_snapshot` reads
+dumps of PyTorch's device allocator. All times are integer nanoseconds. Metrics are computed in `analysis`.
 """
 
 from pytest_perfdl.model.errors import TraceError

@@ -34,6 +34,8 @@ LARGEST_UNIT = 2**26
 """Bytes that may pass without the end of an event, before the first one or after the last."""
 
 _EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
+_ANOTHER = re.compile(_EVENTS.pattern + rb'|\}\s*\]\s*(?:\[\s*)?\{\s*"')
+"""Where a further list of events begins: no string holds these quotes, and JSON has no brackets like these."""
 _EVENTS_LENGTH = 2**10
 """More than `_EVENTS` matches, unless someone writes a page of white space there."""
 _BOM = b"\xef\xbb\xbf"
@@ -191,6 +193,7 @@ class Slices:
                 events, consumed = [], 0
             elif cuts:
                 closes, opens = cuts[-1]
+                self._refuse_another(self._text[:closes])
                 found = salvage(
                     self._text[:closes],
                     self._at,
@@ -245,6 +248,7 @@ class Slices:
         events = self._decoder.events(b"[" + self._text, self._at) if self._bare else self._last_of_object()
         if events is not None:
             return events
+        self._refuse_another(self._text)
         found = salvage(self._text, self._at, self._decoder, final=True, patient=False, bare=self._bare)
         self._drop(found.consumed)
         if found.ended:
@@ -278,6 +282,7 @@ class Slices:
     def _tail(self) -> None:
         """Decode the metadata that follow the list of events."""
         self._fill(LARGEST_UNIT)
+        self._refuse_another(self._text)
         if self._bare:
             if self._text.strip() or self._more:
                 self.notes.other.append(f"text after the list of events, from byte {self._at}, was ignored")
@@ -286,6 +291,14 @@ class Slices:
         if metadata is None:
             metadata = self._broken_tail()
         self.metadata.update(metadata or {})
+
+    def _refuse_another(self, text: bytes) -> None:
+        """Refuse text that is not JSON if a further list of events begins in it, which may be of another process."""
+        if another := _ANOTHER.search(text):
+            raise TraceError(
+                f"{self._where} contains several JSON documents, one after the other: a further list of events begins "
+                f"at byte {self._at + another.start()}; write each document to a file of its own"
+            )
 
     def _broken_tail(self) -> dict[str, Any] | None:
         note = self.notes.other.append

@@ -7,6 +7,7 @@ complete event has a duration, and complete events of one thread nest strictly.
 from __future__ import annotations
 
 import itertools
+import json
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -99,10 +100,13 @@ def write(path: Path | str | None, events: Iterable[Event], metadata: Mapping[st
     return text
 
 
-def write_stream(path: Path, events: Iterable[Event], metadata: Mapping[str, Any]) -> None:
+def write_stream(
+    path: Path, events: Iterable[Event], metadata: Mapping[str, Any], last: Mapping[str, Any] | None = None
+) -> None:
     """Write a Chrome trace of more events than memory holds, as they come; compressed if the path ends in `.gz`.
 
-    Complete events of one thread must nest strictly (`Lanes`), and come in the order of time.
+    Complete events of one thread must nest strictly (`Lanes`), and come in the order of time. What `last` holds when
+    all events have come are further metadata, behind them.
 
     Raises
     ------
@@ -126,9 +130,14 @@ def write_stream(path: Path, events: Iterable[Event], metadata: Mapping[str, Any
             if len(lines) == _BLOCK:
                 put(between + b",\n".join(lines))
                 between, lines = b",\n", []
-        put((between if lines else b"") + b",\n".join(lines) + _END)
+        put((between if lines else b"") + b",\n".join(lines) + (_with_last(last) if last else _END))
         if packer is not None:
             file.write(packer.flush())
+
+
+def _with_last(last: Mapping[str, Any]) -> bytes:
+    """The end of a file with further metadata; numbers in it may be longer than 64 bits."""
+    return _END.replace(b"}", b"," + json.dumps(last, sort_keys=True).encode()[1:])
 
 
 def append(text: bytes, events: Iterable[Event]) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pytest_perfdl.analysis.ranks.timeline import clock_of
 from pytest_perfdl.model.errors import ReportError
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, Category, Trace
+from pytest_perfdl.trace.recordings import MERGED, MergedRank
 from pytest_perfdl.trace.writer import Event, Lanes, compress, write, write_stream
 
 _MOST_ID = 2**32 - 1
@@ -31,8 +32,10 @@ _STREAMS = 5_000
 """Where those of a device's streams begin among them."""
 _FLOWS = 2**32
 """Ids of arrows that one rank may have."""
-_JOINS = re.compile(rb'"(correlation|External id|external id)":\s*(\d+)')
-"""What ties events of one rank to each other."""
+_JOINS = re.compile(
+    rb'"(correlation|External id|external id|wait_on_cuda_event_record_corr_id)":\s*(?!(?:0|4294967295)\b)(\d+)'
+)
+"""What ties events of one rank to each other; 0 and 2**32 - 1 tie nothing, and stay."""
 _BLOCK = 4096
 
 
@@ -50,8 +53,9 @@ def write_merged(path: Path, figures: RankFigures, activities: Sequence[RankActi
         When the file cannot be written; an earlier one is then still whole.
     """
     origin = _origin(figures, activities)
+    told: list[dict[str, Any]] = []
     try:
-        write_stream(path, _events(figures, traces, origin), _metadata(figures, origin))
+        write_stream(path, _events(figures, traces, origin, told), _metadata(origin), {MERGED: told})
     except OSError as error:
         raise ReportError(f"{error.filename or path} cannot be written: {error.strerror or error}") from error
 
@@ -59,7 +63,9 @@ def write_merged(path: Path, figures: RankFigures, activities: Sequence[RankActi
 def merged(figures: RankFigures, activities: Sequence[RankActivity], traces: Iterable[Trace]) -> bytes:
     """What `write_merged` writes, gzip-compressed, for traces that are small: equal input gives equal bytes."""
     origin = _origin(figures, activities)
-    return compress(write(None, _events(figures, traces, origin), _metadata(figures, origin)))
+    told: list[dict[str, Any]] = []
+    events = list(_events(figures, traces, origin, told))
+    return compress(write(None, events, _metadata(origin) | {MERGED: told}))
 
 
 def _origin(figures: RankFigures, activities: Sequence[RankActivity]) -> int:
@@ -73,17 +79,12 @@ def _origin(figures: RankFigures, activities: Sequence[RankActivity]) -> int:
     return min(begins, default=0)
 
 
-def _metadata(figures: RankFigures, origin: int) -> dict[str, Any]:
-    return {
-        "baseTimeNanoseconds": origin,
-        "merged": [
-            {"rank": rank.rank, "source": rank.source, "clock_offset_ns": rank.clock_offset_ns}
-            for rank in figures.ranks
-        ],
-    }
+def _metadata(origin: int) -> dict[str, Any]:
+    return {"baseTimeNanoseconds": origin}
 
 
-def _events(figures: RankFigures, traces: Iterable[Trace], origin: int) -> Iterator[Event]:
+def _events(figures: RankFigures, traces: Iterable[Trace], origin: int, told: list[dict[str, Any]]) -> Iterator[Event]:
+    """The events of all ranks; `told` gets what `trace.recordings` needs to read each of them as it was."""
     met: list[list[tuple[int, Collective, int]]] = [[] for _ in figures.ranks]
     place = {rank.rank: at for at, rank in enumerate(figures.ranks)}
     for number, collective in enumerate(figures.collectives):
@@ -97,6 +98,22 @@ def _events(figures: RankFigures, traces: Iterable[Trace], origin: int) -> Itera
         end = moved(trace.end + trace.base_ns) - origin
         one = _Rank(trace, start, end, at, rank.rank if valid else at, rank.rank, len(figures.ranks), origin, met[at])
         yield from one.events()
+        about = MergedRank(
+            rank=rank.rank,
+            source=rank.source,
+            clock_offset_ns=rank.clock_offset_ns,
+            pid=one.pid,
+            threads=one.threads,
+            metadata=dict(trace.metadata),
+            process_names=[(_id(trace, pid), name) for pid, name in trace.process_names.items()],
+            thread_names=[(_id(trace, pid), _id(trace, tid), name) for (pid, tid), name in trace.thread_names.items()],
+        )
+        told.append(msgspec.structs.asdict(about))
+
+
+def _id(trace: Trace, number: int) -> int | str:
+    """A process or thread id as the file has it: text where it was interned."""
+    return trace.labels.get(number, number)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +129,8 @@ class _Rank:
     origin: int
     met: Sequence[tuple[int, Collective, int]]
     """Number and value of each of its collectives, and which of the members it is."""
+    threads: list[tuple[int, int | str, int | str]] = field(default_factory=list)
+    """Once its events were written: as in `MergedRank`."""
 
     def events(self) -> Iterator[Event]:
         trace = self.trace
@@ -130,6 +149,8 @@ class _Rank:
             [threads[key] for key in zip(trace.pid.tolist(), trace.tid.tolist(), strict=True)], dtype=np.int64
         )
         yield from self._slices(tids, lanes)
+        for lane, pid, tid in np.unique(np.stack((tids, trace.pid, trace.tid), axis=1), axis=0).tolist():
+            self.threads.append((lane, _id(trace, pid), _id(trace, tid)))
         yield from self._waits(base, lanes)
         yield from lanes.added
         yield from self._launches(tids)

@@ -14,6 +14,7 @@ from pytest_perfdl.analysis.events.threads import AUTOGRAD
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import read
 from pytest_perfdl.trace.model import F64, I64
+from pytest_perfdl.trace.recordings import one_recording
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import computing, gradients, input_tasks, inside, operator_costs, optimizer_steps
@@ -58,7 +59,7 @@ def batch(context: Context, to: int, now: int, other: str = "", other_batch: int
                 "batch:other_batch=... must be the batch size of the other trace, and must differ from now"
             )
         try:
-            second = task_graph(read(Path(other)))
+            second = task_graph(one_recording(read(Path(other))))
         except TraceError as error:
             raise ValueError(f"batch:other: {error}") from error
         share = (to - now) / (other_batch - now)

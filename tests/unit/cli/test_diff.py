@@ -668,3 +668,26 @@ def test_peaks_that_are_not_there_are_one_line(peaks, monkeypatch, capsys, argum
     assert message in said
     assert said.count("\n") == 1
     assert not (peaks / "page.html").exists()
+
+
+def test_the_processes_of_a_file_are_runs_of_a_side(files, tmp_path, capsys):
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    ranks = [events(4000 + 100 * number) for number in range(3)]
+    for number, one in enumerate(ranks):
+        (folder / f"{number}.json").write_bytes(text(one))
+    merged = tmp_path / "all.json"
+    merged.write_bytes(text([event | {"pid": f"rank {number}"} for number, one in enumerate(ranks) for event in one]))
+    apart, together = figures(capsys, folder, files[1]), figures(capsys, merged, files[1])
+    assert together["step"] == apart["step"]
+    assert together["blame"] == apart["blame"]
+    assert main(["diff", str(merged), str(files[1])]) == 0
+    assert f"{merged} contains 3 processes (rank 0, rank 1, rank 2): read as ranks" in capsys.readouterr().err
+
+
+def test_memory_of_several_processes_is_not_compared(tmp_path, capsys):
+    merged = tmp_path / "all.json"
+    merged.write_bytes(text([event | {"pid": f"rank {number}"} for number in range(2) for event in events()]))
+    assert main(["diff", str(merged), str(merged), "--memory"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{merged} contains 2 processes (rank 0, rank 1), where the trace of one is needed: use one file" in line

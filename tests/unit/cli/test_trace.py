@@ -236,6 +236,68 @@ def test_ranks_can_be_selected(tmp_path, capsys):
     assert "--select: nothing in the job is selected: the ranks of the job are 0, 1" in capsys.readouterr().err
 
 
+def figures_of(found):
+    """Without where events came from, and in which rows: of each rank, and of all."""
+    found = json.loads(json.dumps(found))
+    for one in found["traces"]:
+        del one["source"], one["memory"]
+    for one in found["ranks"]["ranks"]:
+        del one["source"], one["clock_offset_ns"], one["clock_at_ns"]
+    for one in found["ranks"]["collectives"]:
+        del one["row"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["gloo_rank0", "gloo_rank1"],
+        ["device_rank0", "device_rank1"],
+        pytest.param(["nccl_rank0", "nccl_rank1"], marks=pytest.mark.corpus),
+    ],
+)
+def test_a_file_of_all_ranks_has_the_figures_of_each(names, tmp_path, capsys):
+    files = [corpus_file(name) if name.startswith("nccl") else DATA / f"{name}.json.gz" for name in names]
+    merged = tmp_path / "all.json.gz"
+    assert main(["trace", *map(str, files), "--trace", str(merged)]) == 0
+    capsys.readouterr()
+    assert main(["trace", str(merged), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert f"{merged} contains 2 processes (rank 0, rank 1): read as ranks" in printed.err.splitlines()
+    found = json.loads(printed.out)
+    assert [one["source"] for one in found["traces"]] == [f"{merged}: rank {number}" for number in (0, 1)]
+    assert figures_of(found) == figures_of(figures(capsys, *files))
+    # And again, from what was written of it.
+    again = tmp_path / "again.json"
+    assert main(["trace", str(merged), "--trace", str(again)]) == 0
+    capsys.readouterr()
+    assert figures_of(figures(capsys, again)) == figures_of(found)
+    assert figures(capsys, merged, "--select", "rank=1")["rank"] == 1
+
+
+def test_a_file_merged_by_hand_among_others(tmp_path, capsys):
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.json").write_bytes(text(events()))
+    (tmp_path / "ab.json").write_bytes(text([one | {"pid": f"rank {rank}"} for rank in range(2) for one in events()]))
+    found = figures(capsys, tmp_path / "ab.json", tmp_path / "c.json")
+    apart = figures(capsys, *(tmp_path / f"{name}.json" for name in ("a", "b", "c")))
+    assert found["ranks"]["count"] == 3
+    assert [one["gpu"] for one in found["traces"]] == [one["gpu"] for one in apart["traces"]]
+    advised = figures(capsys, tmp_path / "ab.json", "--advise")
+    assert [one["advice"] is None for one in advised["traces"]] == [False, False]
+
+
+@pytest.mark.parametrize("command", [["trace"], ["trace", "--advise"], ["whatif"], ["diff", "--memory"], ["diff"]])
+def test_processes_that_cannot_be_told_apart_are_one_line(command, tmp_path, capsys):
+    path = tmp_path / "all.json"
+    late = [event | {"ts": event["ts"] + 37, "tid": event["tid"] + 1} for event in events(12)]
+    path.write_bytes(text([*events(12), *late]))
+    files = [str(path)] * (2 if command[0] == "diff" else 1)
+    assert main([command[0], *files, *command[1:]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{path} contains events of several processes with one process id: 24 correlations, such as 6," in line
+
+
 def test_rows_can_be_selected(file, capsys):
     assert main(["trace", str(file), "--select", "name~gemm|mm$"]) == 0
     out = capsys.readouterr().out

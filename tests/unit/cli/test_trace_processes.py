@@ -13,14 +13,14 @@ from functools import partial
 import pytest
 
 from pytest_perfdl.cli import main, trace_processes
-from pytest_perfdl.cli.trace_processes import in_processes, read_in_processes, read_rank, text_bytes
+from pytest_perfdl.cli.trace_processes import in_processes, read_in_processes, read_ranks, text_bytes
 from pytest_perfdl.machine import free_memory
 from pytest_perfdl.model.errors import CommandError, TraceError
 from pytest_perfdl.model.selection import parse
 from unit.trace.chrome import DATA, text
 
 PAIR = [str(DATA / f"gloo_rank{number}.json.gz") for number in range(2)]
-ONE = partial(read_rank, selection=parse([]), peaks=None)
+ONE = partial(read_ranks, selection=parse([]), peaks=None)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_processes_say_what_one_says(capsys, always, monkeypatch):
 
 def test_ranks_come_in_the_order_of_the_files(always):
     found = read_in_processes([PAIR[1], PAIR[0]], 2, ONE)
-    assert [each.rank for each in found] == [1, 0]
+    assert [each.rank for (each,) in found] == [1, 0]
     assert multiprocessing.active_children() == []
 
 

@@ -23,15 +23,15 @@ def rank(number, size, *, compute=300, steps=4, clock=0):
         starts = begin + 10 + compute
         events += [
             step(index, begin, 1000),
-            launch(begin, 5, 2 * index),
-            kernel("gemm", begin + 10, compute, 2 * index),
-            launch(begin + 6, 2, 2 * index + 1),
+            launch(begin, 5, 2 * index + 1),
+            kernel("gemm", begin + 10, compute, 2 * index + 1),
+            launch(begin + 6, 2, 2 * index + 2),
             x("aten::mm", begin, 6, **{"External id": index + 1}),
             kernel(
                 REDUCE,
                 starts,
                 begin + 900 - starts,
-                2 * index + 1,
+                2 * index + 2,
                 stream=20,
                 **{
                     "Process Group Name": "0",

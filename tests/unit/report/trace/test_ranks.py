@@ -215,7 +215,7 @@ def test_one_trace_at_a_time_is_in_memory(job, tmp_path):
             seen.append(file.name)
             yield read(file)
 
-    begun = chrome._events(compare(activities), traces(), 0)
+    begun = chrome._events(compare(activities), traces(), 0, [])
     next(begun)
     assert seen == ["rank0.json"]
     chrome.write_merged(path, compare(activities), activities, map(read, job))

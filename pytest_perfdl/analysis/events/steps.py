@@ -11,7 +11,8 @@ from pytest_perfdl.analysis.events.device_record import (
     MISSING_SHARE,
     clock_difference,
     missing_work,
-    unread_device_rows,
+    unread_rows,
+    unrecorded_device,
 )
 from pytest_perfdl.analysis.events.device_steps import carried_over
 from pytest_perfdl.analysis.events.enclosing import threads_of
@@ -59,10 +60,15 @@ class Steps:
     findings: tuple[Finding, ...] = ()
     """What is wrong with the steps and the record of the device: `invalid` for damage."""
 
+    lost: bool = False
+    """Whether work of steps whose annotations are missing is in the trace."""
+    damage: bool = False
+    """Whether damage is why a step is left out."""
+
     @property
     def damaged(self) -> bool:
         """Whether damage has left less of the trace than a comparison needs: fewer than two steps."""
-        return len(self.windows) < LEAST_STEPS and any(finding.level == "invalid" for finding in self.findings)
+        return self.damage and len(self.windows) < LEAST_STEPS
 
     @property
     def host(self) -> Intervals:
@@ -172,7 +178,7 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
             )
         )
     left_out = tuple((listed.number[index], reason) for index, reason in sorted(listed.reasons.items()))
-    return Steps(tuple(windows), setup, left_out, tuple(listed.findings))
+    return Steps(tuple(windows), setup, left_out, tuple(listed.findings), bool(listed.lost), listed.damaged)
 
 
 def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -214,15 +220,17 @@ def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[
 
 def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
     """Leave out steps without enough of their device work; those left out of which the last event is missing."""
-    count, name = unread_device_rows(trace)
-    if count and len(joined.device) == 0:
-        listed.leave_out(
-            listed.kept,
-            "unread-device",
-            f"{plural(count, 'event')} without a category in the process {name!r}, so the device's work is not known "
-            "in {steps}",
+    count, name, of_device = unread_rows(trace)
+    if count:
+        what = f"{plural(count, 'event')} without a category in the process {name!r}: not read"
+        if of_device and len(joined.device) == 0:
+            listed.leave_out(listed.kept, "unread-device", f"{what}, so the device's work is not known in {{steps}}")
+            return []
+        listed.note("note", "unread", what)
+    elif unrecorded := unrecorded_device(trace, joined):
+        listed.note(
+            "note", "no-device-events", f"{unrecorded} and has no device event: step times are those of the CPU alone"
         )
-        return []
     work = missing_work(trace, joined)
     if work.moves:
         listed.note(
@@ -237,6 +245,15 @@ def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
             "refused-links",
             f"{plural(refused, 'device event')} with a correlation that names a call that cannot have launched it: "
             "treated as without a launch call",
+        )
+    unlinked = int(np.count_nonzero(~joined.linked & ~joined.refused & ~carried_over(trace, joined)))
+    if unlinked:
+        share = format_percent(unlinked / len(joined.device), signed=False)
+        listed.note(
+            "invalid",
+            "unlinked",
+            f"{plural(unlinked, 'device event')} ({share}) without a launch call in the trace: counted in the step "
+            "during which they run",
         )
     lost = int(np.count_nonzero(work.missing))
     if not lost:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.trace.ranks import (
     bucket_names,
@@ -28,7 +29,6 @@ from pytest_perfdl.report.trace.ranks import (
     waits_mostly_for,
 )
 from pytest_perfdl.report.whatif.advice import advice_lines
-from pytest_perfdl.report.words import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.transfers import CopyRow
@@ -450,11 +450,6 @@ def integrity_lines(summary: TraceSummary) -> list[str]:
     if found.carry_over:
         early = f"{plural(found.carry_over, 'device event')} ({format_quantity(found.carry_over_ns, 'ns')})"
         lines.append(f"{early} launched before the trace began: their time belongs to no step")
-    if found.unlinked > found.carry_over:
-        lines.append(
-            f"{plural(found.unlinked - found.carry_over, 'device event')} without a launch call in the trace: their "
-            "time belongs to no operator"
-        )
     if found.zero_duration:
         lines.append(
             f"{plural(found.zero_duration, 'device event')} with a duration of 0: times in the trace are whole "

@@ -16,7 +16,8 @@ NAMES = (
 )
 
 moments = st.integers(0, 60)
-lengths = st.integers(0, 12)
+lengths = st.integers(0, 10)
+"""An event that outlasts a later one of its stream by more would be cut."""
 
 
 @st.composite

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import gzip
+import itertools
 import json
 import re
 import statistics
@@ -86,14 +87,17 @@ class Reference:
         return [{"start": start, "end": end, "thread": busiest}]
 
     def _leftover(self, *others, last):
-        """Whether the last step is empty and short, after one that was not empty."""
+        """Whether the last step is empty and short, after one that was not empty, and its thread is done."""
         work = [*self.operators, *(event for event in self.events if "Launch" in event["name"])]
         full = [
             any(event["start"] < step["end"] and event["end"] > step["start"] for event in work)
             for step in (others[-1], last)
         ]
         length = last["end"] - last["start"]
-        return full == [True, False] and all(length * 10 <= step["end"] - step["start"] for step in others)
+        goes_on = any(event["start"] >= last["end"] and event["thread"] == last["thread"] for event in work)
+        return (
+            full == [True, False] and not goes_on and all(length * 10 <= step["end"] - step["start"] for step in others)
+        )
 
     @staticmethod
     def _within(step, events):
@@ -152,18 +156,29 @@ class Reference:
                 for begins, event, bad in zip(call, own, wrong, strict=True)
                 if bad and begins - event["end"] > skew
             }
-        return shared | early
+        refused = shared | early
+        streams = defaultdict(list)
+        for event in sorted(self.device, key=lambda event: (event["start"], -event["end"])):
+            if id(event) in self._claims.keys() - refused:
+                streams[event["pid"], event["tid"]].append(event)
+        for own in streams.values():
+            odd = out_of_order(own, [self._claims[id(event)] for event in own])
+            if len(odd) <= max(2, len(own) / 20):
+                refused |= {id(event) for event in odd}
+        return refused
 
     @cached_property
     def carried(self):
         """Without a call, but ahead of all of their stream that have one: launched before the profiler began."""
-        found, seen = [], set()
-        for event in sorted(self.device, key=lambda event: (event["start"], -event["end"]))[::-1]:
-            stream = event["pid"], event["tid"]
-            if self.launch(event):
-                seen.add(stream)
-            elif stream in seen and event["args"].get("correlation") not in UNSET and id(event) not in self._refused:
-                found.append(event)
+        streams = defaultdict(list)
+        for event in sorted(self.device, key=lambda event: (event["start"], -event["end"])):
+            streams[event["pid"], event["tid"]].append(event)
+        found = []
+        for own in streams.values():
+            if any(map(self.launch, own)):
+                found += itertools.takewhile(lambda event: not self.launch(event), own)
+        found = [event for event in found if event["args"].get("correlation") not in UNSET]
+        found = [event for event in found if id(event) not in self._refused]
         return found
 
     def launched_in(self, step):
@@ -371,6 +386,24 @@ class Reference:
     @cached_property
     def known_causes(self):
         return {}
+
+
+def out_of_order(events, calls):
+    """Of a stream's events the fewest without which calls never begin earlier than those before them."""
+    if not any(after["end"] < before["start"] for before, after in itertools.pairwise(calls)):
+        return []
+    longest = []
+    for place, call in enumerate(calls):
+        behind = [found for found, other in zip(longest, calls[:place], strict=True) if other["start"] <= call["start"]]
+        longest.append(1 + max(behind, default=0))
+    odd, wanted = [], max(longest)
+    # Of several the last one.
+    for event, length in reversed(list(zip(events, longest, strict=True))):
+        if length == wanted:
+            wanted -= 1
+        else:
+            odd.append(event)
+    return odd
 
 
 def union(intervals):

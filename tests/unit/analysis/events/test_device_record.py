@@ -111,8 +111,8 @@ def test_rows_of_a_device_without_a_category():
     found = steps_in(step(1, 0, 1000), x("aten::mm", 0, 300), named, *rows)
     assert found.windows == ()
     assert said(found) == {
-        "unread-device": "2 events without a category in the process 'Ascend Hardware', so the device's work is not "
-        "known in step 1: left out of all figures: no step remains"
+        "unread-device": "2 events without a category in the process 'Ascend Hardware': not read, so the device's work "
+        "is not known in step 1: left out of all figures: no step remains"
     }
 
 

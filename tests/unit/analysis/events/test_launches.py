@@ -39,7 +39,11 @@ def test_collectives_without_a_correlation_belong_to_the_steps_in_which_they_run
     events.append(launch(2950, 5, 0, name="cudaEventRecord"))
     found = steps_in(*events)
     assert lengths(found) == {1: 1000, 2: 1000, 3: 1000}
-    assert found.findings == ()
+    # 6 of the 36 device events.
+    assert said(found) == {
+        "unlinked": "6 device events (16.7%) without a launch call in the trace: counted in the step during which they "
+        "run"
+    }
     assert profile_tables(trace(*events)).kernel_counts == (12, 12, 12)
 
 

@@ -178,8 +178,7 @@ class Reference:
             if any(map(self.launch, own)):
                 found += itertools.takewhile(lambda event: not self.launch(event), own)
         found = [event for event in found if event["args"].get("correlation") not in UNSET]
-        found = [event for event in found if id(event) not in self._refused]
-        return found
+        return [event for event in found if id(event) not in self._refused]
 
     def launched_in(self, step):
         return [

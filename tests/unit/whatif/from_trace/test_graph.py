@@ -6,10 +6,12 @@ from hypothesis import given, settings
 
 from pytest_perfdl.analysis.events.steps import step_windows
 from pytest_perfdl.analysis.waiting.critical_path import critical_path
+from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import EdgeKind, Plan, Select, TaskKind, quality, simulate, task_graph
 from pytest_perfdl.whatif.model import CHAIN_KINDS
 from unit.analysis.generated import usable_traces
+from unit.analysis.jobs import pipelined, steady, without
 from unit.analysis.waiting.test_critical_path import ENGINE, programs, sync, sync_event, usable_events
 from unit.trace.chrome import corpus_file, each_recording, kernel, launch, step, trace, x
 from unit.whatif.hand import slow
@@ -396,6 +398,37 @@ def test_steps_and_their_period():
     faster = simulate(Plan().scale(Select(device=True), 0.5).apply(graph))
     assert faster.steps_ns.tolist() == [90_000, 100_000, 100_000, 100_000]
     assert simulate(task_graph(trace(*events[:8]))).period_ns is None
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pipelined(),
+        pipelined(called=True),
+        [*steady(3), *steady(3, first=21, at=10_000_000)],
+        [event for number in (5, 10, 15) for event in steady(1, first=number, at=1000 * number)],
+        without(steady(), 303, 304),
+        without(pipelined(5), 1109, 1110),
+    ],
+    ids=["carried over", "launched before", "two recordings", "every fifth", "a step less", "an unknown begin"],
+)
+def test_steps_begin_as_their_windows_do(events):
+    made = trace(*events)
+    graph = check(made)
+    assert simulate(graph).steps_ns.tolist() == [window.window_ns for window in step_windows(made)]
+    assert set(simulate(graph).steps_ns.tolist()) == {1_000_000}
+
+
+def test_faster_kernels_make_carried_over_work_faster_as_well():
+    # All kernels take 50 us: the 30 from before until 1500, each step 500.
+    made = trace(*pipelined())
+    faster = simulate(Plan().scale(Select(device=True), 0.5).apply(task_graph(made)))
+    assert faster.steps_ns.tolist() == [500_000] * 3
+
+
+def test_a_trace_without_a_step_to_simulate():
+    with pytest.raises(TraceError, match="has no step to simulate: 50 of 50 kernel launches"):
+        task_graph(trace(*(one for one in steady() if one["cat"] != "kernel")))
 
 
 def test_setup_belongs_to_no_step():

@@ -231,9 +231,10 @@ def test_any_ranks_take_what_the_program_takes(data, count, steps):
 
 
 def test_what_overlaps_a_collective_on_its_stream():
-    """A kernel that begins while rank 0 still waits, 100 us before the transfer does."""
-    early = [launch(0, 3, 1), launch(3, 3, 2), launch(6, 3, 3), kernel("gemm", 10, 50, 1), kernel(REDUCE, 61, 139, 2)]
-    made = job_graph([trace(*early, kernel("side", 90, 20, 3)), one(150, 161)])
+    """A kernel that begins while rank 0 still waits, 100 us before the transfer does, as nodes of a graph may."""
+    graph = launch(3, 3, 2, name="cudaGraphLaunch")
+    early = [launch(0, 3, 1), graph, kernel("gemm", 10, 50, 1), kernel(REDUCE, 61, 139, 2)]
+    made = job_graph([trace(*early, kernel("side", 90, 20, 2)), one(150, 161)])
     assert made.tasks.start.tolist() == simulate(made).start.tolist()
     found = device(made, Plan().scale(Select(rank=1, name="gemm"), 2))
     assert found[0, "ncclDevKernel"] == [(61, 61), (311, 350)]

@@ -237,14 +237,19 @@ def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
                 how += f", so the recording {which} inside it"
             code = "other-step" if more else "cut-step"
             found.leave_out([kept[place]], code, f"{{steps}} {how}", is_damage=not more)
-        elif len(kept) <= AGREEING and not more:
-            counts = ", ".join(f"{run.total():,}" for run in runs)
-            found.note(
-                "note",
-                "steps-differ",
-                f"{found.named(kept)} run different operators ({counts}), and too few steps agree to tell whether the "
-                "recording begins or ends inside a step: all are used",
-            )
+    if agreeing < AGREEING and len(kept) <= AGREEING and any(_is_part(runs[end], runs) for end in (0, -1)):
+        counts = ", ".join(f"{run.total():,}" for run in runs)
+        found.note(
+            "note",
+            "steps-differ",
+            f"{found.named(kept)} run different operators ({counts}), and too few steps agree to tell whether the "
+            "recording begins or ends inside a step: all are used",
+        )
+
+
+def _is_part(own: Counter[int], runs: Sequence[Counter[int]]) -> bool:
+    """Whether what a step runs is a part of what another one does, and less of it than alike steps have."""
+    return any(not (own - other) and own.total() < (1 - ALIKE) * other.total() for other in runs)
 
 
 def _operators(trace: Trace, joined: Launches, found: StepList, kept: Sequence[int]) -> list[Counter[int]]:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.analysis.events.launches import UNSET, Launches
+from pytest_perfdl.trace.annotations import step_annotations
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Rows, Trace
 
@@ -40,15 +41,25 @@ def streams_of(trace: Trace, device: Rows) -> Rows:
 
 @once
 def carried_over(trace: Trace, joined: Launches) -> npt.NDArray[np.bool_]:
-    """Unlinked device events ahead of the first linked one of their stream.
+    """Unlinked device events ahead of the first linked one of their stream, in each recording of the file.
 
-    A stream runs in the order of launches, so they were launched before profiling began. Of one whose correlation was
-    never set, and of one that was refused, it is not known.
+    A stream runs in the order of launches, so they were launched before profiling began. A recording of its own begins
+    where the numbers of the steps do not go on. Of an event whose correlation was never set, and of one that was
+    refused, it is not known.
     """
+    rows, numbers = step_annotations(trace)
+    again = np.flatnonzero(np.diff(numbers) != 1) + 1 if len(numbers) > 1 else np.zeros(0, dtype=np.intp)
     stream = streams_of(trace, joined.device)
-    position = np.arange(len(stream))
-    first_linked = np.zeros(len(stream), dtype=np.intp)
-    linked = np.flatnonzero(joined.linked)[::-1]
-    first_linked[stream[linked]] = linked
-    known = ~np.isin(trace.correlation[joined.device], UNSET) & ~joined.refused
-    return (position < first_linked[stream]) & ~joined.linked & known
+    order = np.argsort(stream, kind="stable")
+    session = np.searchsorted(trace.start[rows[again]], trace.start[joined.call], side="right")[order]
+    linked = np.flatnonzero(joined.linked[order])
+    place = np.searchsorted(linked, np.arange(len(order)))
+    before, after = linked[np.maximum(place - 1, 0)] if len(linked) else linked, np.append(linked, 0)[place]
+    carried = np.zeros(len(order), dtype=bool)
+    if len(linked):
+        own = stream[order]
+        has_before = (place > 0) & (own[before] == own)
+        has_after = (place < len(linked)) & (own[after] == own)
+        first = ~has_before | (session[before] < session[after])
+        carried[order] = has_after & first & ~joined.linked[order]
+    return carried & ~np.isin(trace.correlation[joined.device], UNSET) & ~joined.refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,10 @@ _MOVES = re.compile(r"mem(cpy|set|prefetch)|graph", re.IGNORECASE)
 
 UNSET = (0, 2**32 - 1)
 """Values of a correlation that was never given: CUPTI counts from 1, and -1 as 32 bits without a sign."""
+
+
+ODD_SHARE = 0.05
+"""Share of a stream's links beyond which it is the stream that has another order than its launches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +53,9 @@ class Launches:
 def launches(trace: Trace) -> Launches:
     """Join device events to their calls; a graph launch has many device events, some calls have none.
 
-    A correlation is a claim: one that is unset, that gives a plain launch several kernels on one device, or a call a
-    kernel that ended before it began, is refused (`Launches.refused`). Of calls within each other that have one
+    A correlation is a claim: one that is unset, that gives a plain launch several kernels on one device, a call a
+    kernel that ended before it began, or a stream another order than that of its launches, is refused
+    (`Launches.refused`). Of calls within each other that have one
     correlation (a runtime call and the driver call inside it) the outer one counts; of others, from recordings one
     after the other, the last that begins before the device event does.
     """
@@ -57,7 +63,7 @@ def launches(trace: Trace) -> Launches:
     wanted = trace.correlation[device]
     found = _called(trace, device, np.where(np.isin(wanted, UNSET), -1, wanted))
     refused = np.zeros(len(device), dtype=bool)
-    for wrong in (_shared, _early):
+    for wrong in (_shared, _early, _out_of_order):
         refused |= wrong(trace, device, found)
         found[refused] = -1
     return Launches(device, found, refused)
@@ -121,6 +127,47 @@ def _early(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
         # Where most are early, it is the clocks; else the others say how far these are apart.
         skew = int(sane.max(initial=0)) if 2 * len(sane) > len(own) else 2 * int(np.median(ahead))
         found[own] &= lead[own] > skew
+    return found
+
+
+def _out_of_order(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
+    """Which events were launched, by their calls, before others that their stream ran earlier, or after later ones.
+
+    A stream runs in the order of launches; threads that launch at the same time may swap neighbors. Refused are the
+    fewest links without which that order holds, where they are few: else the stream is none.
+    """
+    found = np.zeros(len(device), dtype=bool)
+    linked = np.flatnonzero(call >= 0)
+    order = linked[np.lexsort((trace.start[device[linked]], trace.tid[device[linked]], trace.pid[device[linked]]))]
+    rows, calls = device[order], call[order]
+    same = (np.diff(trace.pid[rows]) == 0) & (np.diff(trace.tid[rows]) == 0)
+    wrong = same & (trace.end[calls[1:]] < trace.start[calls[:-1]])
+    if not wrong.any():
+        return found
+    stream = np.concatenate(([0], np.cumsum(~same)))
+    for number in np.unique(stream[1:][wrong]).tolist():
+        own = order[stream == number]
+        odd = ~_longest_ascent(trace.start[call[own]])
+        if np.count_nonzero(odd) <= max(2, ODD_SHARE * len(own)):
+            found[own[odd]] = True
+    return found
+
+
+def _longest_ascent(values: I64) -> npt.NDArray[np.bool_]:
+    """Which values belong to a longest subsequence that never falls (patience sorting, Fredman 1975)."""
+    tops: list[int] = []
+    places: list[int] = []
+    before: list[int] = []
+    for place, value in enumerate(values.tolist()):
+        pile = bisect_right(tops, value)
+        before.append(places[pile - 1] if pile else -1)
+        tops[pile : pile + 1] = [value]
+        places[pile : pile + 1] = [place]
+    found = np.zeros(len(values), dtype=bool)
+    place = places[-1] if places else -1
+    while place >= 0:
+        found[place] = True
+        place = before[place]
     return found
 
 

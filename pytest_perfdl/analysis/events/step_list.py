@@ -21,6 +21,8 @@ OVERLAP_SHARE = 0.01
 """Share of the shorter of two steps by which they may overlap and still count as one after the other."""
 AGREEING = 3
 """Steps that must run the same operators for a first or last step that runs others to be left out."""
+LOST_SHARE = 0.5
+"""Share of a step's operators that must lie between two steps for a step between them to be lost."""
 ALIKE = 0.01
 """Share of its operators by which a step may differ from others and count as equal."""
 
@@ -38,6 +40,10 @@ class StepList:
     thread: tuple[int, int]
     reasons: dict[int, str] = field(default_factory=dict)
     """By index of a step that is left out, why."""
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    """First and last number of steps without an annotation."""
+    damaged: bool = False
+    """Whether damage is the reason for any."""
     findings: list[Finding] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -55,6 +61,7 @@ class StepList:
             return
         text = reason.replace("{steps}", self.named(fresh))
         self.reasons.update(dict.fromkeys(fresh, text))
+        self.damaged |= is_damage
         left = "left out of all figures" if self.kept else "left out of all figures: no step remains"
         self.findings.append(Finding("invalid" if is_damage else "note", code, f"{text}: {left}"))
 
@@ -103,6 +110,7 @@ def step_list(trace: Trace, joined: Launches, *, complete: bool = False) -> Step
         "{steps} without a duration",
     )
     _overlapping(found)
+    _lost(trace, found)
     if not complete:
         _ends(trace, joined, found)
     return found
@@ -176,6 +184,23 @@ def _overlapping(found: StepList) -> None:
         found.leave_out(sorted(bad), "overlapping-steps", f"{{steps}} overlap by up to {part} of a step")
 
 
+def _lost(trace: Trace, found: StepList) -> None:
+    """Say which numbers are missing although their operators are there: these are in no step."""
+    work = trace.rows(Category.CPU_OP)
+    work = work[(trace.pid[work] == found.thread[0]) & (trace.tid[work] == found.thread[1])]
+    start = trace.start[work]
+    inside = [int(np.diff(np.searchsorted(start, step))[0]) for step in zip(found.start, found.end, strict=True)]
+    for index, after in itertools.pairwise(range(len(found))):
+        missing = range(found.number[index] + 1, found.number[after])
+        between = int(np.diff(np.searchsorted(start, (found.end[index], found.start[after])))[0])
+        if missing and between > LOST_SHARE * max(1, min(inside[index], inside[after])):
+            numbers = f"step {missing[0]}" if len(missing) == 1 else f"steps {missing[0]} to {missing[-1]}"
+            found.lost.append((missing[0], missing[-1]))
+            found.note(
+                "invalid", "lost-steps", f"the annotation of {numbers} is missing: the operators there are in no step"
+            )
+
+
 def _without_rest(trace: Trace, joined: Launches, found: StepList) -> None:
     """Take away a last annotation that is only what was left to record when the profiler was stopped."""
     length = [end - start for start, end in zip(found.start, found.end, strict=True)]
@@ -208,7 +233,7 @@ def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
                 how += f", so the recording {which} inside it"
             code = "other-step" if more else "cut-step"
             found.leave_out([kept[place]], code, f"{{steps}} {how}", is_damage=not more)
-        elif len(kept) <= AGREEING and place:
+        elif len(kept) <= AGREEING and not more:
             counts = ", ".join(f"{run.total():,}" for run in runs)
             found.note(
                 "note",

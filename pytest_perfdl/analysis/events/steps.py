@@ -59,10 +59,15 @@ class Steps:
     findings: tuple[Finding, ...] = ()
     """What is wrong with the steps and the record of the device: `invalid` for damage."""
 
+    lost: bool = False
+    """Whether work of steps whose annotations are missing is in the trace."""
+    damage: bool = False
+    """Whether damage is why a step is left out."""
+
     @property
     def damaged(self) -> bool:
         """Whether damage has left less of the trace than a comparison needs: fewer than two steps."""
-        return len(self.windows) < LEAST_STEPS and any(finding.level == "invalid" for finding in self.findings)
+        return self.damage and len(self.windows) < LEAST_STEPS
 
     @property
     def host(self) -> Intervals:
@@ -172,7 +177,7 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
             )
         )
     left_out = tuple((listed.number[index], reason) for index, reason in sorted(listed.reasons.items()))
-    return Steps(tuple(windows), setup, left_out, tuple(listed.findings))
+    return Steps(tuple(windows), setup, left_out, tuple(listed.findings), bool(listed.lost), listed.damaged)
 
 
 def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -236,6 +241,15 @@ def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
             "refused-links",
             f"{plural(refused, 'device event')} with a correlation that names a call that cannot have launched it: "
             "treated as without a launch call",
+        )
+    unlinked = int(np.count_nonzero(~joined.linked & ~joined.refused & ~carried_over(trace, joined)))
+    if unlinked:
+        share = format_percent(unlinked / len(joined.device), signed=False)
+        listed.note(
+            "invalid",
+            "unlinked",
+            f"{plural(unlinked, 'device event')} ({share}) without a launch call in the trace: counted in the step "
+            "during which they run",
         )
     lost = int(np.count_nonzero(work.missing))
     if not lost:

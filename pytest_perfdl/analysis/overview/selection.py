@@ -59,7 +59,7 @@ def select(trace: Trace, selection: Selection) -> Trace:
 def in_steps(trace: Trace) -> Trace:
     """The events of the steps that figures are made of, where others are in the trace, else the trace itself.
 
-    Others are those of steps that are left out (`Steps.left_out`), and device events that were launched before the
+    Others are those of steps that are left out or lost (`Steps`), and device events that were launched before the
     first step: totals divided by the number of steps would have them.
     """
     joined = launches(trace)
@@ -67,7 +67,7 @@ def in_steps(trace: Trace) -> Trace:
     if not steps.windows or steps.windows[0].number < 0:
         return trace
     carried = joined.linked & (trace.start[joined.call] < steps.windows[0].host_start) | carried_over(trace, joined)
-    if not steps.left_out and not carried.any():
+    if not steps.left_out and not steps.lost and not carried.any():
         return trace
     kept = _of_windows(trace, steps, np.ones(len(steps.windows), dtype=bool))
     remember(steps_of, kept, steps, launches(kept))

@@ -127,7 +127,7 @@ def critical_path(trace: Trace, window: tuple[int, int] | None = None) -> Critic
     threads = host_threads(trace, steps, joined)
     order = device_order(trace, joined)
     span = window or _span(trace, steps, threads, order)
-    if span is None or span[1] <= span[0]:
+    if span is None or span[1] <= span[0] or not steps.windows:
         return _assembled(trace, [], 0, 0)
     calls = CallsByCorrelation(trace)
     bound = bindings(trace, order, calls)

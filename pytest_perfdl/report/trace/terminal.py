@@ -450,11 +450,6 @@ def integrity_lines(summary: TraceSummary) -> list[str]:
     if found.carry_over:
         early = f"{plural(found.carry_over, 'device event')} ({format_quantity(found.carry_over_ns, 'ns')})"
         lines.append(f"{early} launched before the trace began: their time belongs to no step")
-    if found.unlinked > found.carry_over:
-        lines.append(
-            f"{plural(found.unlinked - found.carry_over, 'device event')} without a launch call in the trace: their "
-            "time belongs to no operator"
-        )
     if found.zero_duration:
         lines.append(
             f"{plural(found.zero_duration, 'device event')} with a duration of 0: times in the trace are whole "

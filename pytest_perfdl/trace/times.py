@@ -20,7 +20,8 @@ _APART_NS = 3600 * 10**9
 _UNSET_APART_NS = 10**9
 """What has time 0 and no duration was never given a time, if others begin over a second later."""
 _STRAY_SHARE = 0.01
-"""Share of the events beyond which what lies apart is a recording of its own; a single event is none."""
+"""Share of the events beyond which what lies apart is a recording of its own; a few events are none."""
+_FEW = 3
 _ENOUGH = 10
 """Events of which most say where the recording lies."""
 _TOGETHER_NS = 10_000
@@ -91,7 +92,7 @@ def _strays(start: I64, duration: I64) -> npt.NDArray[np.bool_] | None:
     if len(gaps) and len(start) >= _ENOUGH:
         groups = np.split(order, gaps + 1)
         apart = np.setdiff1d(order, max(groups, key=len))
-        if len(apart) <= max(1, _STRAY_SHARE * len(start)):
+        if len(apart) <= max(min(_FEW, len(start) / 10), _STRAY_SHARE * len(start)):
             unset[apart] = True
     return unset if unset.any() and not unset.all() else None
 
@@ -145,13 +146,19 @@ def _cut(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
         outlasting = np.flatnonzero(ends[:-1] > reach[1:] + _TOGETHER_NS)
         if not len(outlasting) or len(outlasting) > max(1, _CONCURRENT_SHARE * len(own)):
             continue
-        outlasting = outlasting[~_in_graph(trace, own[outlasting])]
-        for place in outlasting.tolist():
-            row = int(own[place])
+        graph = _in_graph(trace, own[outlasting])
+        for place, in_graph in zip(outlasting.tolist(), graph.tolist(), strict=True):
+            row, later = int(own[place]), own[place + 1 :]
+            if in_graph:
+                # Nodes of one launch may run side by side; the next launch waits for all of them.
+                later = later[trace.correlation[later] != trace.correlation[row]]
+            until = int(start[row] + duration[row])
+            if not len(later) or until <= int((start[later] + duration[later]).min()) + _TOGETHER_NS:
+                continue
             if duration[row] > longest:
                 longest, name = int(duration[row]), trace.name_of(row)
-            duration[row] = max(0, int(start[own[place + 1]] - start[row]))
-        count += len(outlasting)
+            duration[row] = max(0, int(start[later[0]] - start[row]))
+            count += 1
     return count, f"{name[:60]}: {format_quantity(longest, 'ns')}" if count else ""
 
 

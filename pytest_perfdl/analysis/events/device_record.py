@@ -137,31 +137,38 @@ def unrecorded_device(trace: Trace, joined: Launches) -> str:
     """Why a trace without device events is not one of a CPU alone; empty if nothing says so, or it has some."""
     if len(joined.device):
         return ""
-    if count := unread_device_rows(trace)[0]:
-        return f"{count:,} events of the process {unread_device_rows(trace)[1]!r} have no category"
+    count, name, of_device = unread_rows(trace)
+    if of_device:
+        return f"{count:,} events of the process {name!r} have no category"
     devices = trace.metadata.get("deviceProperties")
     if isinstance(devices, list) and devices:
-        name = devices[0].get("name") if isinstance(devices[0], dict) else None
-        return f"the trace names a device ({name or 'without a name'})"
+        told = devices[0].get("name") if isinstance(devices[0], dict) else None
+        return f"the trace names a device ({told or 'without a name'})"
     return ""
 
 
 @once
-def unread_device_rows(trace: Trace) -> tuple[int, str]:
-    """Events without a category in processes that are named like a device, and the first such process; (0, "")."""
-    pids = [pid for pid, name in trace.process_names.items() if _DEVICE_PROCESS.search(name)]
-    rows = np.flatnonzero((trace.category == Category.NONE) & np.isin(trace.pid, pids)) if pids else np.zeros(0, int)
-    return (len(rows), trace.process_names[int(trace.pid[rows[0]])]) if len(rows) else (0, "")
+def unread_rows(trace: Trace) -> tuple[int, str, bool]:
+    """Events without a category: how many, the process of the first, and whether it is named like a device.
+
+    Of several processes that named like a device comes first.
+    """
+    rows = np.flatnonzero(trace.category == Category.NONE)
+    names = {pid: trace.process_names.get(pid, trace.label(pid)) for pid in np.unique(trace.pid[rows]).tolist()}
+    for pid, name in names.items():
+        if _DEVICE_PROCESS.search(name):
+            return int(np.count_nonzero(trace.pid[rows] == pid)), name, True
+    return len(rows), names[int(trace.pid[rows[0]])] if names else "", False
 
 
 def clock_difference(trace: Trace, joined: Launches) -> int:
     """By how many nanoseconds the clock of a device is behind the host's (negative: ahead of it), at least; 0 if sane.
 
     *Ahead*: device events begin before the calls that launch them do. *Behind*: whatever begins after `_IDLE_NS` in
-    which its device ran nothing was launched over `_DELAY_NS` before, or the only device goes on after a call that
-    waits for all of it has returned. Of several devices the worst.
+    which its device ran nothing was launched over `_DELAY_NS` before, or all devices go on after a call that waits for
+    one of them has returned. Of several devices the worst.
     """
-    found = [0]
+    found, late = [0], []
     waits = trace.matching(_WAITS_FOR_DEVICE.search, trace.launch_rows())
     devices = np.unique(trace.pid[joined.device])
     for pid in devices.tolist():
@@ -178,12 +185,14 @@ def clock_difference(trace: Trace, joined: Launches) -> int:
         fresh = (start - called)[linked & (start - busy > _IDLE_NS)]
         if len(fresh) > _FEW and fresh.min() > _DELAY_NS:
             found.append(int(fresh.min()))
-        if len(devices) == 1:
-            by_call = np.argsort(called[linked], kind="stable")
-            reach = np.maximum.accumulate(end[linked][by_call])
-            place = np.searchsorted(called[linked][by_call], trace.start[waits]) - 1
-            late = reach[place[place >= 0]] - trace.end[waits[place >= 0]]
-            found.append(max(0, int(np.median(late)) if len(late) else 0))
+        by_call = np.argsort(called[linked], kind="stable")
+        reach = np.maximum.accumulate(end[linked][by_call])
+        place = np.searchsorted(called[linked][by_call], trace.start[waits]) - 1
+        # A device without work before a call has none to go on with.
+        late.append(np.where(place >= 0, reach[place] - trace.end[waits], 0))
+    if late and len(waits):
+        # A call waits for one device, and it is not told for which: it is one that is not late, if any.
+        found.append(max(0, int(np.median(np.min(late, axis=0)))))
     worst = max(found, key=abs)
     return worst if abs(worst) > _CLOCK_NOISE_NS else 0
 

@@ -131,8 +131,8 @@ def _one_chain(listed: list[_Listed], found: StepList) -> tuple[list[_Listed], l
                 break
         else:
             chains.append([step])
-    # Of equally many the outer one, which begins first.
-    main = max(chains, key=len)
+    # The outer one, which begins first, unless it is one annotation around all others.
+    main = chains[0] if len(chains[0]) > 1 else max(chains, key=len)
     others = [chain for chain in chains if chain is not main]
     known = {step[0] for step in main}
     damaged: list[_Listed] = []
@@ -140,9 +140,7 @@ def _one_chain(listed: list[_Listed], found: StepList) -> tuple[list[_Listed], l
     for chain in others:
         if all(step[0] in known for step in chain):
             again += len(chain)
-        elif all(min(known) - 1 <= step[0] <= max(known) + 1 and step[0] not in known for step in chain) and not any(
-            _within(step, other) or _within(other, step) for step in chain for other in main
-        ):
+        elif all(min(known) <= step[0] <= max(known) + 1 and step[0] not in known for step in chain):
             damaged += chain
         else:
             foreign += len(chain)
@@ -160,10 +158,6 @@ def _one_chain(listed: list[_Listed], found: StepList) -> tuple[list[_Listed], l
             f"the same thread: the {plural(len(main), 'step')} {main[0][0]} to {main[-1][0]} are used",
         )
     return main, damaged
-
-
-def _within(inner: _Listed, outer: _Listed) -> bool:
-    return outer[1] <= inner[1] and inner[2] <= outer[2] and inner[2] > inner[1]
 
 
 def _overlapping(found: StepList) -> None:
@@ -207,6 +201,9 @@ def _without_rest(trace: Trace, joined: Launches, found: StepList) -> None:
     if len(found) < 2 or length[-1] * 10 > min(length[:-1]):
         return
     work = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
+    own = (trace.pid[work] == found.thread[0]) & (trace.tid[work] == found.thread[1])
+    if (trace.start[work[own]] >= found.end[-1]).any():
+        return
     runs = [((trace.end[work] > found.start[at]) & (trace.start[work] < found.end[at])).any() for at in (-2, -1)]
     if runs[0] and not runs[1]:
         for column in (found.number, found.start, found.end):

@@ -11,7 +11,8 @@ from pytest_perfdl.analysis.events.device_record import (
     MISSING_SHARE,
     clock_difference,
     missing_work,
-    unread_device_rows,
+    unread_rows,
+    unrecorded_device,
 )
 from pytest_perfdl.analysis.events.device_steps import carried_over
 from pytest_perfdl.analysis.events.enclosing import threads_of
@@ -219,14 +220,17 @@ def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[
 
 def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
     """Leave out steps without enough of their device work; those left out of which the last event is missing."""
-    count, name = unread_device_rows(trace)
-    if count and len(joined.device) == 0:
-        listed.leave_out(
-            listed.kept,
-            "unread-device",
-            f"{count:,} events of the process {name!r} have no category, so the device's work is not known: {{steps}}",
+    count, name, of_device = unread_rows(trace)
+    if count:
+        what = f"{plural(count, 'event')} without a category in the process {name!r}: not read"
+        if of_device and len(joined.device) == 0:
+            listed.leave_out(listed.kept, "unread-device", f"{what}, so the device's work is not known in {{steps}}")
+            return []
+        listed.note("note", "unread", what)
+    elif unrecorded := unrecorded_device(trace, joined):
+        listed.note(
+            "note", "no-device-events", f"{unrecorded} and has no device event: step times are those of the CPU alone"
         )
-        return []
     work = missing_work(trace, joined)
     if work.moves:
         listed.note(

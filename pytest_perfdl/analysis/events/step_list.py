@@ -21,6 +21,8 @@ OVERLAP_SHARE = 0.01
 """Share of the shorter of two steps by which they may overlap and still count as one after the other."""
 AGREEING = 3
 """Steps that must run the same operators for a first or last step that runs others to be left out."""
+NAMED = 8
+"""Steps, or runs of them, that are named one by one."""
 LOST_SHARE = 0.5
 """Share of a step's operators that must lie between two steps for a step between them to be lost."""
 ALIKE = 0.01
@@ -74,11 +76,16 @@ class StepList:
         if len(indices) == len(self) > 1:
             return f"all {len(self)} steps"
         numbers = sorted({self.number[index] for index in indices})
+        if numbers == [-1]:
+            return "the trace, which has no steps"
         places = itertools.count()
-        runs = [list(run) for _, run in itertools.groupby(numbers, lambda number: number - next(places))]
-        parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-        shown = ", ".join(parts[:8]) + (f" and {len(parts) - 8} more" if len(parts) > 8 else "")
-        return f"{'step' if len(numbers) == 1 else 'steps'} {shown}"
+        parts: list[str] = []
+        for _, each in itertools.groupby(numbers, lambda number: number - next(places)):
+            run = list(each)
+            parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+        *first, last = parts if len(parts) <= NAMED else [*parts[:NAMED], f"{len(parts) - NAMED} more"]
+        what = "step" if len(numbers) == 1 else "steps"
+        return f"{what} {', '.join(first)} and {last}" if first else f"{what} {last}"
 
 
 def step_list(trace: Trace, joined: Launches, *, complete: bool = False) -> StepList:

@@ -288,7 +288,7 @@ def _incomparable(base: Side, new: Side) -> str:
 
 def _devices(origin: Origin) -> str:
     counts = Counter(origin.devices)
-    return " and ".join(f"{count} x {name}" for name, count in counts.items()) or "the CPU alone"
+    return " and ".join(f"{count} x {name}" for name, count in counts.items()) or "no recorded device"
 
 
 def _of_names(changes: Sequence[Change], base: Side, new: Side, *, paired: bool) -> dict[Key, tuple[float, float]]:

@@ -17,9 +17,9 @@ from pytest_perfdl.trace.subset import subset
 OPEN = -1
 """Duration, in nanoseconds, of an event that had not ended when the recording did, until `with_sound_times`."""
 
-_APART_NS = 60 * 10**9
+_APART_NS = 10 * 10**9
 _APART_SPANS = 10
-"""Events farther than a minute from most others, and than ten times what these last, are not of the same recording."""
+"""Events farther than ten seconds from most others, and than ten times what these last, are of another time."""
 _UNSET_APART_NS = 10**9
 """What has time 0 and no duration was never given a time, if others begin over a second later."""
 _STRAY_SHARE = 0.01
@@ -27,11 +27,15 @@ _STRAY_SHARE = 0.01
 _FEW = 3
 _ENOUGH = 10
 """Events of which most say where the recording lies."""
-_TOGETHER_NS = 10_000
+TOGETHER_NS = 10_000
 """By how much an event may outlast one that began after it on its stream: programmatic dependent launches overlap by a
 few microseconds, and times may be whole microseconds."""
 _CONCURRENT_SHARE = 0.05
 """Share of a stream's events that outlast later ones from which the stream runs several at a time."""
+_WAIT_NOISE_NS = 50_000
+"""Clocks of host and device that are aligned differ by some microseconds."""
+WAITS_FOR_DEVICE = re.compile(r"(cuda|hip)DeviceSynchronize$|(cu|hip)CtxSynchronize$", re.IGNORECASE)
+"""Calls that return when a device has done all that it was given."""
 _GRAPH = re.compile(r"graph", re.IGNORECASE)
 
 
@@ -70,13 +74,20 @@ def with_sound_times(trace: Trace) -> Trace:
     if len(is_open):
         _close(trace, start, duration, is_open, np.flatnonzero(timed))
         findings.append(
-            f"{plural(len(is_open), 'event')} without an end (duration -1): taken to last to the end of what is around"
+            f"{plural(len(is_open), 'event')} without an end (duration -1): read as lasting until the event around it "
+            "ends"
         )
     cut, name = _cut(trace, start, duration, timed)
     if cut:
         findings.append(
             f"{plural(cut, 'device event lasts', 'device events last')} beyond the end of a later one of the stream "
             f"({name}): cut where the next one begins, so the device's times are estimates"
+        )
+    cut, name = _cut_by_waits(trace, start, duration)
+    if cut:
+        findings.append(
+            f"{plural(cut, 'device event lasts', 'device events last')} beyond the end of a call that waited for the "
+            f"device ({name}): cut where that returned"
         )
     if not findings:
         return trace
@@ -90,7 +101,7 @@ def _once(trace: Trace) -> tuple[Trace, list[str]]:
     if not len(_repeated(trace, device)):
         return trace, []
     again = _repeated(trace, np.arange(len(trace)))
-    text = f"{plural(len(again), 'event')} twice in the file, equal to the last argument: counted once"
+    text = f"{plural(len(again), 'event')} twice in the file, identical: counted once"
     kept = np.setdiff1d(np.arange(len(trace)), again, assume_unique=True)
     return subset(trace, kept, np.arange(len(trace.memory))), [text]
 
@@ -179,13 +190,13 @@ def _cut(trace: Trace, start: I64, duration: I64, timed: npt.NDArray[np.bool_]) 
     rows = rows[order]
     same = (np.diff(trace.pid[rows]) == 0) & (np.diff(trace.tid[rows]) == 0)
     end = start[rows] + duration[rows]
-    if not (same & (end[:-1] > end[1:] + _TOGETHER_NS)).any():
+    if not (same & (end[:-1] > end[1:] + TOGETHER_NS)).any():
         return 0, ""
     longest, name, count = 0, "", 0
     for own in np.split(rows, np.flatnonzero(~same) + 1):
         ends = start[own] + duration[own]
         reach = np.minimum.accumulate(ends[::-1])[::-1]
-        outlasting = np.flatnonzero(ends[:-1] > reach[1:] + _TOGETHER_NS)
+        outlasting = np.flatnonzero(ends[:-1] > reach[1:] + TOGETHER_NS)
         if not len(outlasting):
             continue
         successors: list[tuple[int, int]] = []
@@ -194,7 +205,7 @@ def _cut(trace: Trace, start: I64, duration: I64, timed: npt.NDArray[np.bool_]) 
             if in_graph:
                 # Nodes of one launch may run side by side; the next launch waits for all of them.
                 later = later[trace.correlation[later] != trace.correlation[own[place]]]
-            if len(later) and ends[place] > int((start[later] + duration[later]).min()) + _TOGETHER_NS:
+            if len(later) and ends[place] > int((start[later] + duration[later]).min()) + TOGETHER_NS:
                 successors.append((int(own[place]), int(later[0])))
         if len(successors) > max(1, _CONCURRENT_SHARE * len(own)):
             continue
@@ -204,6 +215,34 @@ def _cut(trace: Trace, start: I64, duration: I64, timed: npt.NDArray[np.bool_]) 
             duration[row] = max(0, int(start[successor] - start[row]))
             count += 1
     return count, f"{name[:60]}: {format_quantity(longest, 'ns')}" if count else ""
+
+
+def _cut_by_waits(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
+    """Cut what goes on after a call that waited for all that the only device was given; as `_cut`."""
+    device = np.flatnonzero(np.isin(trace.category, DEVICE_CATEGORIES))
+    calls = trace.launch_rows()
+    waits = trace.matching(WAITS_FOR_DEVICE.search, calls)
+    if not len(device) or not len(waits) or (trace.pid[device] != trace.pid[device[0]]).any():
+        return 0, ""
+    calls = calls[trace.correlation[calls] > 0]
+    keys, first = np.unique(trace.correlation[calls], return_index=True)
+    if not len(keys):
+        return 0, ""
+    place = np.minimum(np.searchsorted(keys, trace.correlation[device]), len(keys) - 1)
+    device, called = (
+        device[keys[place] == trace.correlation[device]],
+        calls[first[place]][keys[place] == trace.correlation[device]],
+    )
+    after = np.searchsorted(start[waits], start[called] + duration[called])
+    device, after = device[after < len(waits)], after[after < len(waits)]
+    returned = (start + duration)[waits][after]
+    late = np.flatnonzero(start[device] + duration[device] > returned + _WAIT_NOISE_NS)
+    if not len(late) or len(late) > max(1, _CONCURRENT_SHARE * len(device)):
+        return 0, ""
+    longest = device[late[np.argmax(duration[device[late]])]]
+    text = f"{trace.name_of(int(longest))[:60]}: {format_quantity(int(duration[longest]), 'ns')}"
+    duration[device[late]] = np.maximum(0, returned[late] - start[device[late]])
+    return len(late), text
 
 
 def _in_graph(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:

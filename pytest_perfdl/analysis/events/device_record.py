@@ -14,7 +14,10 @@ from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, Launches, launc
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.trace.times import TOGETHER_NS
 
+WRONG_SHARE = 0.1
+"""Share of the links that may have a wrong time or call while the clocks are right."""
 MISSING_SHARE = 0.05
 """Share of a step's device work that may be missing for figures of the device to be made of the rest."""
 
@@ -173,7 +176,7 @@ def clock_difference(trace: Trace, joined: Launches) -> int:
     which no device ran anything was launched over `DELAY_NS` before, or all streams go on after a call that waits for
     a device or a stream has returned. Of several devices the worst.
     """
-    found, late = [0], []
+    found, late, delays = [0], [], []
     # One device may wait for another.
     busy_until = np.maximum.accumulate(trace.end[joined.device])
     busy_until = np.concatenate((trace.start[joined.device[:1]], busy_until[:-1]))
@@ -187,11 +190,11 @@ def clock_difference(trace: Trace, joined: Launches) -> int:
         delay = np.sort((start - called)[linked])
         if len(delay) == 0:
             continue
-        # One link may be wrong; clocks that disagree do so for more.
-        found.append(min(0, int(delay[min(len(delay) - 1, max(_FEW, len(delay) // 100))])))
+        # Some times may be wrong; clocks that disagree do so for more.
+        found.append(min(0, int(delay[min(len(delay) - 1, max(_FEW, int(WRONG_SHARE * len(delay))))])))
         fresh = (start - called)[linked & (start - busy_until[own] > _IDLE_NS)]
         if len(fresh) > _FEW and fresh.min() > DELAY_NS:
-            found.append(int(fresh.min()))
+            delays.append(int(fresh.min()))
         tracks = stream[own][linked]
         for track in np.unique(tracks).tolist():
             on = tracks == track
@@ -203,8 +206,26 @@ def clock_difference(trace: Trace, joined: Launches) -> int:
     if late and len(waits):
         # A call waits for one device or stream, and it is not told for which: it is one that is not late, if any.
         found.append(max(0, int(np.median(np.min(late, axis=0)))))
+        # Calls that return just after the device's last event say that the clocks agree, and something else delays.
+        if np.median(np.abs(np.max(late, axis=0))) < _IDLE_NS:
+            delays = []
+    found += delays
     worst = max(found, key=abs)
     return worst if abs(worst) > _CLOCK_NOISE_NS else 0
+
+
+def stream_overlaps(trace: Trace, joined: Launches) -> tuple[int, int]:
+    """Device events that overlap the next launch's of their stream, and for how long together.
+
+    Not nodes of one graph launch, nor the few microseconds of programmatic dependent launches (`TOGETHER_NS`).
+    """
+    stream = streams_of(trace, joined.device)
+    rows = joined.device[np.argsort(stream, kind="stable")]
+    same = np.diff(np.sort(stream, kind="stable")) == 0
+    same &= trace.correlation[rows[1:]] != trace.correlation[rows[:-1]]
+    together = np.where(same, np.minimum(trace.end[rows[:-1]], trace.end[rows[1:]]) - trace.start[rows[1:]], 0)
+    over = together > TOGETHER_NS
+    return int(np.count_nonzero(over)), int(together[over].sum())
 
 
 def devices_of(trace: Trace) -> tuple[str, ...]:

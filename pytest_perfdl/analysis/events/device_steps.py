@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pytest_perfdl.analysis.events.launches import UNSET, Launches
 from pytest_perfdl.trace.annotations import step_annotations
 from pytest_perfdl.trace.cached import once
-from pytest_perfdl.trace.model import Rows, Trace
+from pytest_perfdl.trace.model import Category, Rows, Trace
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.events.steps import Steps
@@ -62,4 +62,12 @@ def carried_over(trace: Trace, joined: Launches) -> npt.NDArray[np.bool_]:
         has_after = (place < len(linked)) & (own[after] == own)
         first = ~has_before | (session[before] < session[after])
         carried[order] = has_after & first & ~joined.linked[order]
-    return carried & ~np.isin(trace.correlation[joined.device], UNSET) & ~joined.refused
+    carried &= ~np.isin(trace.correlation[joined.device], UNSET) & ~joined.refused
+    own = np.flatnonzero(carried)
+    if len(own):
+        # One whose operator is in the file was launched in it, by a call that is lost.
+        asked = trace.external_ids(joined.device[own])
+        operators = trace.rows(Category.CPU_OP)
+        operators = operators[trace.start[operators] < trace.end[joined.device[own]].max()]
+        carried[own[(asked > 0) & np.isin(asked, trace.external_ids(operators))]] = False
+    return carried

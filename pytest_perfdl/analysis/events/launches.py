@@ -131,7 +131,7 @@ def _early(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
     found = linked & (lead > 0)
     for pid in np.unique(trace.pid[device[found]]).tolist():
         own = np.flatnonzero(linked & (trace.pid[device] == pid))
-        if np.count_nonzero(found[own]) > max(2, ODD_SHARE * len(own)):
+        if np.count_nonzero(found[own]) > max(3, 2 * ODD_SHARE * len(own)):
             # It is not these links, but the clocks.
             found[own] = False
             continue

@@ -23,8 +23,12 @@ AGREEING = 3
 """Steps that must run the same operators for a first or last step that runs others to be left out."""
 NAMED = 8
 """Steps, or runs of them, that are named one by one."""
+EARLY_END_SHARE = 0.1
+"""Share of a step's operators that may follow its annotation, before the next step, and be of none."""
 LOST_SHARE = 0.5
 """Share of a step's operators that must lie between two steps for a step between them to be lost."""
+FRAGMENT_SHARE, FRAGMENT_OF = 0.1, 10
+"""Share of the operators of any other step, which has at least so many, at which a last annotation is no step."""
 ALIKE = 0.01
 """Share of its operators by which a step may differ from others and count as equal."""
 
@@ -66,6 +70,11 @@ class StepList:
         self.damaged |= is_damage
         left = "left out of all figures" if self.kept else "left out of all figures: no step remains"
         self.findings.append(Finding("invalid" if is_damage else "note", code, f"{text}: {left}"))
+
+    def drop_last(self) -> None:
+        """Take the last annotation for none of a step."""
+        for column in (self.number, self.start, self.end):
+            column.pop()
 
     def note(self, level: str, code: str, message: str) -> None:
         """Say something that leaves no step out."""
@@ -117,7 +126,7 @@ def step_list(trace: Trace, joined: Launches, *, complete: bool = False) -> Step
         "{steps} without a duration",
     )
     _overlapping(found)
-    _lost(trace, found)
+    _lost(trace, found, complete=complete)
     if not complete:
         _ends(trace, joined, found)
     return found
@@ -185,8 +194,9 @@ def _overlapping(found: StepList) -> None:
         found.leave_out(sorted(bad), "overlapping-steps", f"{{steps}} overlap by up to {part} of a step")
 
 
-def _lost(trace: Trace, found: StepList) -> None:
+def _lost(trace: Trace, found: StepList, *, complete: bool) -> None:
     """Say which numbers are missing although their operators are there: these are in no step."""
+    ended = []
     work = trace.rows(Category.CPU_OP)
     work = work[(trace.pid[work] == found.thread[0]) & (trace.tid[work] == found.thread[1])]
     start = trace.start[work]
@@ -194,15 +204,18 @@ def _lost(trace: Trace, found: StepList) -> None:
     for index, after in itertools.pairwise(range(len(found))):
         missing = range(found.number[index] + 1, found.number[after])
         between = int(np.diff(np.searchsorted(start, (found.end[index], found.start[after])))[0])
+        if not missing and not complete and between > EARLY_END_SHARE * max(1, inside[index]):
+            ended.append(index)
         if missing and between > LOST_SHARE * max(1, min(inside[index], inside[after])):
             numbers = f"step {missing[0]}" if len(missing) == 1 else f"steps {missing[0]} to {missing[-1]}"
             found.lost = True
             found.note(
                 "invalid", "lost-steps", f"the annotation of {numbers} is missing: the operators there are in no step"
             )
+    found.leave_out(ended, "early-end", "{steps}, whose operators go on after the annotation has ended")
     if not found.lost and len(start) - int(np.searchsorted(start, found.end[-1])) > LOST_SHARE * max(1, inside[-1]):
         found.lost = True
-        found.note("note", "after-steps", f"operators after the last step, {found.number[-1]}, are in no step")
+        found.note("note", "after-steps", f"the operators after step {found.number[-1]}, the last one, are in no step")
 
 
 def _without_rest(trace: Trace, joined: Launches, found: StepList) -> None:
@@ -217,8 +230,7 @@ def _without_rest(trace: Trace, joined: Launches, found: StepList) -> None:
         return
     runs = [((trace.end[work] > found.start[at]) & (trace.start[work] < found.end[at])).any() for at in (-2, -1)]
     if runs[0] and not runs[1]:
-        for column in (found.number, found.start, found.end):
-            column.pop()
+        found.drop_last()
 
 
 def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
@@ -227,6 +239,16 @@ def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
     if len(kept) < 2:
         return
     runs = _operators(trace, joined, found, kept)
+    least = min(run.total() for run in runs[:-1])
+    if kept[-1] == len(found) - 1 and least >= FRAGMENT_OF and runs[-1].total() <= FRAGMENT_SHARE * least:
+        # What runs between the last `step()` of a profiler and its end is no step.
+        if runs.pop().total():
+            found.leave_out(
+                [kept[-1]], "fragment", "{steps}, a fragment between the last whole step and the end", is_damage=False
+            )
+        else:
+            found.drop_last()
+        kept = found.kept
     keys = [tuple(sorted(run.items())) for run in runs]
     common, agreeing = Counter(keys).most_common(1)[0]
     usual = Counter(dict(common))
@@ -236,7 +258,8 @@ def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
         if keys.count(keys[place]) > 1 or (less + more).total() <= ALIKE * usual.total():
             continue
         if agreeing >= AGREEING:
-            how = f"runs {own.total():,} operators and launches where {agreeing} other steps run {usual.total():,}"
+            ran = plural(own.total(), "operator or launch", "operators and launches")
+            how = f"runs {ran} where {agreeing} other steps run {usual.total():,}"
             if not more:
                 how += f", so the recording {which} inside it"
             code = "other-step" if more else "cut-step"
@@ -246,7 +269,7 @@ def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
         found.note(
             "note",
             "steps-differ",
-            f"{found.named(kept)} run different operators ({counts}), and too few steps agree to tell whether the "
+            f"{found.named(kept)} run different operators ({counts}), and too few agree to tell whether the "
             "recording begins or ends inside a step: all are used",
         )
 

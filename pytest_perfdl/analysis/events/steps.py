@@ -7,18 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_perfdl.analysis.events.communication import covered
 from pytest_perfdl.analysis.events.device_record import (
     DELAY_NS,
     MISSING_SHARE,
     clock_difference,
     missing_work,
+    stream_overlaps,
     unread_rows,
     unrecorded_device,
 )
 from pytest_perfdl.analysis.events.device_steps import carried_over
 from pytest_perfdl.analysis.events.enclosing import threads_of
 from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.launches import Launches, launches
+from pytest_perfdl.analysis.events.launches import UNSET, Launches, launches
 from pytest_perfdl.analysis.events.step_list import StepList, step_list
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
@@ -105,6 +107,10 @@ class Steps:
         return index
 
 
+LONG_PAUSE = 10
+"""Steps on the host that a pause takes for a device to have been done long before it ended."""
+LONGER = 1.05
+"""How much longer than any other step a first one must be for unrecorded work ahead of it to be the reason."""
 LEAST_STEPS = 2
 """Undamaged steps that a comparison needs of a damaged trace."""
 
@@ -194,46 +200,52 @@ def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[
     began, returned = trace.start[joined.device[linked]][order], trace.end[call]
     opens: list[int] = []
     completions: list[int] = []
-    covered, unseen, pauses = [], [], []
+    covered, unseen, pauses, torn = [], [], [], []
     for index, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
         completion = int(finished[first:last].max(initial=listed.end[index]))
         follows = index and listed.number[index] == listed.number[index - 1] + 1 and index - 1 not in listed.reasons
         if follows:
             own = max(listed.end[index] - listed.start[index], completions[-1] - opens[-1])
-            if (pause := listed.start[index] - completions[-1]) > own:
+            pause = listed.start[index] - max(completions[-1], listed.end[index - 1])
+            if pause > own:
                 pauses.append(pause)
                 follows = False
+            elif _is_torn(trace, joined, listed, index):
+                torn.append(index - 1)
         if follows:
             completion = max(completion, completions[-1])
             opens.append(completions[-1])
         else:
             carried = np.concatenate((finished[:first], before))
             opening = int(carried[carried <= completion].max(initial=listed.start[index]))
-            begins = np.flatnonzero(began[first:last] > opening)
-            # A device that idles begins what is launched at once: it had work that was launched, and run, unrecorded.
-            if len(begins) == last - first > 0:
-                at = first + int(np.argmin(began[first:last]))
-                if began[at] - max(opening, int(returned[at])) > DELAY_NS:
-                    opening = int(began[at])
-                    unseen.append(index)
+            at = first + int(np.argmin(began[first:last])) if last > first else -1
+            # An idle device begins at once what is launched; else it may have run what is not recorded.
+            if at >= 0 and began[at] - max(opening, int(returned[at])) > DELAY_NS:
+                unseen.append(index)
             opens.append(opening)
         completions.append(completion)
         if not follows and opens[-1] >= completion and index not in listed.reasons:
             covered.append(index)
+    listed.leave_out(torn, "pause", "{steps}, which a long pause of the CPU follows before its device work ends")
     if pauses:
         listed.note(
             "note",
             "pauses",
-            f"{plural(len(pauses), 'pause')} between steps that take longer than a step, "
-            f"{format_quantity(sum(pauses), 'ns')} together: in no step",
+            f"{plural(len(pauses), 'pause')} between steps, {format_quantity(sum(pauses), 'ns')} in all: in no step",
         )
-    if unseen:
-        listed.note(
-            "note",
-            "unseen-work",
-            f"the device begins {listed.named(unseen)} over {format_quantity(DELAY_NS, 'ns')} after the launch: what "
-            "ran before was not recorded, so the step is counted from there",
-        )
+    usual = sorted(
+        last - first
+        for index, (first, last) in enumerate(zip(opens, completions, strict=True))
+        if index in listed.kept and index not in unseen
+    )
+    longer = [index for index in unseen if usual and completions[index] - opens[index] > LONGER * usual[-1]]
+    listed.leave_out(
+        longer,
+        "unseen-work",
+        f"{{steps}}, longer than all others: the device begins it over {format_quantity(DELAY_NS, 'ns')} after the "
+        "launch, and what it ran before was not recorded",
+        is_damage=False,
+    )
     listed.leave_out(covered, "covered-step", "{steps} without time of their own, after the work of earlier steps")
     after = [
         index + 1
@@ -243,9 +255,17 @@ def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[
     listed.leave_out(
         after,
         "unknown-begin",
-        "{steps} after a step whose last device event is missing, so their begin is unknown",
+        "{steps}, which begins where a step ends whose last device event is missing",
     )
     return opens, completions
+
+
+def _is_torn(trace: Trace, joined: Launches, listed: StepList, index: int) -> bool:
+    """Whether the last device events of the step before are on the other side of a long pause of host and device."""
+    since, until = listed.end[index - 1], listed.start[index]
+    if until - since <= LONG_PAUSE * (since - listed.start[index - 1]):
+        return False
+    return 2 * covered(trace, joined.device).clip(since, until).length < until - since
 
 
 def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
@@ -281,14 +301,26 @@ def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
             f"{plural(refused, 'device event')} with a correlation that names a call that cannot have launched it: "
             "treated as without a launch call",
         )
-    unlinked = int(np.count_nonzero(~joined.linked & ~joined.refused & ~carried_over(trace, joined)))
-    if unlinked:
-        share = format_percent(unlinked / len(joined.device), signed=False)
+    loose = ~joined.linked & ~joined.refused & ~carried_over(trace, joined)
+    unset = np.isin(trace.correlation[joined.device], UNSET)
+    for which, why in (
+        (loose & ~unset, "without a launch call in the trace"),
+        (loose & unset, "without a correlation"),
+    ):
+        if count := int(np.count_nonzero(which)):
+            share = format_percent(count / len(joined.device), signed=False)
+            listed.note(
+                "invalid",
+                "unlinked",
+                f"{plural(count, 'device event')} ({share}) {why}: counted in the step during which they run",
+            )
+    overlaps, together = stream_overlaps(trace, joined)
+    if overlaps:
         listed.note(
-            "invalid",
-            "unlinked",
-            f"{plural(unlinked, 'device event')} ({share}) without a launch call in the trace: counted in the step "
-            "during which they run",
+            "note",
+            "overlaps",
+            f"{plural(overlaps, 'device event overlaps', 'device events overlap')} the next one of the stream, by "
+            f"{format_quantity(together, 'ns')} in all: sums of kernels count that time twice",
         )
     lost = int(np.count_nonzero(work.missing))
     if not lost:
@@ -328,8 +360,8 @@ def _clocks(trace: Trace, joined: Launches, listed: StepList, lengths: Sequence[
     if not difference or not kept:
         return
     mean = sum(lengths[index] for index in kept) / len(kept)
-    which = "behind" if difference > 0 else "ahead of"
-    what = f"the device's clock is {format_quantity(abs(difference), 'ns')} {which} the CPU's"
+    which = "late" if difference > 0 else "early"
+    what = f"clocks differ: times of the device are {format_quantity(abs(difference), 'ns')} {which} against the CPU's"
     if abs(difference) > MISSING_SHARE * mean:
         listed.leave_out(kept, "clocks", f"{what}, so the times of {{steps}} are not known")
     else:

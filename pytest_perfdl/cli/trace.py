@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = _ranks(files, selection, peaks)
     else:
         found = _traces(files, selection, peaks, advise=arguments.advise)
+    found = _with_steps(found)
     summaries, across, advised = found.summaries, found.across, found.advised
     if arguments.trace is not None and across is None:
         raise CommandError(
@@ -199,6 +200,32 @@ def _traces(files: Sequence[str], selection: Selection, peaks: Peaks | None, *, 
     summaries = [summarize(trace, peaks) for trace in traces]
     advised = [_advised(trace, peaks) if advise else None for trace in traces]
     return _Found(summaries, advised, across, activities, lambda: iter(traces))
+
+
+def _with_steps(found: _Found) -> _Found:
+    """Without ranks of which no step can be used, where others have some: they would count as ranks that do nothing."""
+    kept = [place for place, each in enumerate(found.activities) if len(each.steps)]
+    if found.across is None or len(kept) in (0, len(found.activities)):
+        return found
+    from pytest_perfdl.analysis.ranks import compare
+
+    ranks = found.across.ranks
+    notes = [
+        f"rank {rank.rank} is left out of the comparison: no step of {rank.source} can be used"
+        for place, rank in enumerate(ranks)
+        if place not in kept
+    ]
+    for note in notes:
+        say(f"perfdl trace: {visible(note)}", error=True)
+    activities = [found.activities[place] for place in kept]
+    across = compare(activities) if len(kept) > 1 else None
+    return _Found(
+        [found.summaries[place] for place in kept],
+        [found.advised[place] for place in kept],
+        None if across is None else replace(across, findings=(*notes, *across.findings)),
+        activities,
+        lambda: (trace for place, trace in enumerate(found.traces()) if place in kept),
+    )
 
 
 def _read(file: str) -> Trace:

@@ -282,7 +282,7 @@ def _incomparable(base: Side, new: Side) -> str:
     for name, what in (("has_steps", "step annotations"), ("on_device", "device events")):
         has = {bool(getattr(origin, name)): side for side, origin in origins.items()}
         if len(has) == 2:
-            return f"{has[True]} has {what} and {has[False]} has none, so a step is not the same in both"
+            return f"{has[True]} has {what} and {has[False]} has none, so their step times mean different things"
     return ""
 
 

@@ -55,6 +55,9 @@ _SHARE = 0.05
 _ALIKE = 0.5
 """Share of their operators that two threads have in common if they do the same work."""
 
+_CROSSING_SHARE = 0.05
+"""Share of a step by which two annotations of it begin and end apart where they are those of two processes."""
+
 Mask = npt.NDArray[np.bool_]
 
 
@@ -400,7 +403,7 @@ def _refuse_several(trace: Trace) -> None:
     ------
     TraceError
     """
-    found = _repeated_calls(trace) or _overlapping_operators(trace) or _parallel_steps(trace)
+    found = _repeated_calls(trace) or _overlapping_operators(trace) or _crossing_steps(trace) or _parallel_steps(trace)
     if found:
         raise TraceError(
             f"{trace.source or 'the trace'} contains events of several processes with one process id: {found}; use one "
@@ -453,6 +456,20 @@ def _overlapping_operators(trace: Trace) -> str:
             thread = trace.label(int(trace.tid[own[0]]))
             return f"{count:,} of the {len(own):,} operators of thread {thread} overlap without nesting"
     return ""
+
+
+def _crossing_steps(trace: Trace) -> str:
+    """Steps of one number whose annotations on one thread overlap in part, each after the other; empty without some."""
+    steps = trace.matching(STEP.match, trace.rows(Category.USER_ANNOTATION))
+    order = steps[np.lexsort((trace.start[steps], trace.name[steps], trace.tid[steps]))]
+    one, other = order[:-1], order[1:]
+    same = (trace.name[one] == trace.name[other]) & (trace.tid[one] == trace.tid[other])
+    apart = _CROSSING_SHARE * trace.duration[one]
+    begins, ends = trace.start[other] - trace.start[one], trace.end[other] - trace.end[one]
+    crossing = same & (begins > apart) & (ends > apart) & (trace.start[other] < trace.end[one])
+    if np.count_nonzero(crossing) < 2:
+        return ""
+    return f"{int(np.count_nonzero(crossing)):,} steps are annotated twice, each at two times that overlap in part"
 
 
 def _parallel_steps(trace: Trace) -> str:

@@ -30,7 +30,7 @@ _ENOUGH = 10
 TOGETHER_NS = 10_000
 """By how much an event may outlast one that began after it on its stream: programmatic dependent launches overlap by a
 few microseconds, and times may be whole microseconds."""
-_CONCURRENT_SHARE = 0.05
+_CONCURRENT_SHARE = 0.15
 """Share of a stream's events that outlast later ones from which the stream runs several at a time."""
 _WAIT_NOISE_NS = 50_000
 """Clocks of host and device that are aligned differ by some microseconds."""
@@ -138,7 +138,8 @@ def _strays(start: I64, duration: I64) -> npt.NDArray[np.bool_] | None:
     if len(gaps) and len(start) >= _ENOUGH:
         groups = np.split(order, gaps + 1)
         most = max(groups, key=len)
-        span = int((start[most] + duration[most]).max() - start[most].min())
+        # Of starts alone: a profiler's own event may last as long as the file.
+        span = int(start[most].max() - start[most].min())
         apart = np.setdiff1d(order, most)
         away = np.abs(start[apart] - start[most[0]]).min() > _APART_SPANS * span
         if away and len(apart) <= max(min(_FEW, len(start) / 10), _STRAY_SHARE * len(start)):
@@ -207,7 +208,7 @@ def _cut(trace: Trace, start: I64, duration: I64, timed: npt.NDArray[np.bool_]) 
                 later = later[trace.correlation[later] != trace.correlation[own[place]]]
             if len(later) and ends[place] > int((start[later] + duration[later]).min()) + TOGETHER_NS:
                 successors.append((int(own[place]), int(later[0])))
-        if len(successors) > max(1, _CONCURRENT_SHARE * len(own)):
+        if len(successors) > max(_FEW, _CONCURRENT_SHARE * len(own)):
             continue
         for row, successor in successors:
             if duration[row] > longest:
@@ -237,7 +238,7 @@ def _cut_by_waits(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
     device, after = device[after < len(waits)], after[after < len(waits)]
     returned = (start + duration)[waits][after]
     late = np.flatnonzero(start[device] + duration[device] > returned + _WAIT_NOISE_NS)
-    if not len(late) or len(late) > max(1, _CONCURRENT_SHARE * len(device)):
+    if not len(late) or len(late) > max(_FEW, _CONCURRENT_SHARE * len(device)):
         return 0, ""
     longest = device[late[np.argmax(duration[device[late]])]]
     text = f"{trace.name_of(int(longest))[:60]}: {format_quantity(int(duration[longest]), 'ns')}"

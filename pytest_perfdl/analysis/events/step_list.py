@@ -214,8 +214,11 @@ def _lost(trace: Trace, found: StepList, *, complete: bool) -> None:
             )
     found.leave_out(ended, "early-end", "{steps}, whose operators go on after the annotation has ended")
     if not found.lost and len(start) - int(np.searchsorted(start, found.end[-1])) > LOST_SHARE * max(1, inside[-1]):
-        found.lost = True
-        found.note("note", "after-steps", f"the operators after step {found.number[-1]}, the last one, are in no step")
+        found.note(
+            "note",
+            "after-steps",
+            f"operators run after the last step, {found.number[-1]}: totals over the trace have them",
+        )
 
 
 def _without_rest(trace: Trace, joined: Launches, found: StepList) -> None:
@@ -240,7 +243,8 @@ def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
         return
     runs = _operators(trace, joined, found, kept)
     least = min(run.total() for run in runs[:-1])
-    if kept[-1] == len(found) - 1 and least >= FRAGMENT_OF and runs[-1].total() <= FRAGMENT_SHARE * least:
+    fragment = runs[-1].total() <= FRAGMENT_SHARE * least if least >= FRAGMENT_OF else least and not runs[-1]
+    if kept[-1] == len(found) - 1 and fragment:
         # What runs between the last `step()` of a profiler and its end is no step.
         if runs.pop().total():
             found.leave_out(
@@ -260,8 +264,7 @@ def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
         if agreeing >= AGREEING:
             ran = plural(own.total(), "operator or launch", "operators and launches")
             how = f"runs {ran} where {agreeing} other steps run {usual.total():,}"
-            if not more:
-                how += f", so the recording {which} inside it"
+            how += ", as periodic work does" if more else f", so the recording {which} inside it"
             code = "other-step" if more else "cut-step"
             found.leave_out([kept[place]], code, f"{{steps}} {how}", is_damage=not more)
     if agreeing < AGREEING and len(kept) <= AGREEING and any(_is_part(runs[end], runs) for end in (0, -1)):

@@ -107,6 +107,8 @@ class Steps:
         return index
 
 
+UNSEEN_SHARE = 0.1
+"""Share of a step that its first launch must wait for an idle device for something unrecorded to be the reason."""
 LONG_PAUSE = 10
 """Steps on the host that a pause takes for a device to have been done long before it ended."""
 LONGER = 1.05
@@ -160,13 +162,14 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
     else:
         window = []
     unsure = _device_work(trace, joined, listed)
+    difference = clock_difference(trace, joined) if len(joined.device) else 0
     if len(joined.device) == 0:
         opens, completions = listed.start, listed.end
     elif window:
         opens, completions = [window[0]], [window[1]]
     else:
-        opens, completions = _windows(trace, joined, listed, unsure)
-    _clocks(trace, joined, listed, [last - first for first, last in zip(opens, completions, strict=True)])
+        opens, completions = _windows(trace, joined, listed, unsure, clocks_agree=not difference)
+    _clocks(listed, difference, [last - first for first, last in zip(opens, completions, strict=True)])
     setup = _setup(trace, listed.thread)
     windows = []
     for index in listed.kept:
@@ -188,7 +191,9 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
     return Steps(tuple(windows), setup, left_out, tuple(listed.findings), listed.lost, listed.damaged)
 
 
-def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[int]) -> tuple[list[int], list[int]]:
+def _windows(
+    trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[int], *, clocks_agree: bool
+) -> tuple[list[int], list[int]]:
     """C_{N-1} and C_N of each step; `unsure` are steps whose last device event is missing."""
     linked = joined.linked
     launched_at = trace.start[joined.call[linked]]
@@ -200,7 +205,7 @@ def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[
     began, returned = trace.start[joined.device[linked]][order], trace.end[call]
     opens: list[int] = []
     completions: list[int] = []
-    covered, unseen, pauses, torn = [], [], [], []
+    hidden, unseen, pauses, torn = [], [], [], []
     for index, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
         completion = int(finished[first:last].max(initial=listed.end[index]))
         follows = index and listed.number[index] == listed.number[index - 1] + 1 and index - 1 not in listed.reasons
@@ -220,12 +225,15 @@ def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[
             opening = int(carried[carried <= completion].max(initial=listed.start[index]))
             at = first + int(np.argmin(began[first:last])) if last > first else -1
             # An idle device begins at once what is launched; else it may have run what is not recorded.
-            if at >= 0 and began[at] - max(opening, int(returned[at])) > DELAY_NS:
+            since = max(opening, int(returned[at])) if at >= 0 else 0
+            delay = int(began[at]) - since if at >= 0 else 0
+            waits = clocks_agree and delay > max(DELAY_NS, UNSEEN_SHARE * (completion - opening))
+            if waits and 2 * covered(trace, joined.device).clip(since, since + delay).length < delay:
                 unseen.append(index)
             opens.append(opening)
         completions.append(completion)
         if not follows and opens[-1] >= completion and index not in listed.reasons:
-            covered.append(index)
+            hidden.append(index)
     listed.leave_out(torn, "pause", "{steps}, which a long pause of the CPU follows before its device work ends")
     if pauses:
         listed.note(
@@ -246,7 +254,16 @@ def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[
         "launch, and what it ran before was not recorded",
         is_damage=False,
     )
-    listed.leave_out(covered, "covered-step", "{steps} without time of their own, after the work of earlier steps")
+    loose = ~linked & ~carried_over(trace, joined)
+    outside = np.count_nonzero(loose & (trace.start[joined.device] >= completions[-1]))
+    if outside > MISSING_SHARE * len(linked):
+        listed.leave_out(
+            listed.kept,
+            "unknown-ends",
+            f"{plural(int(outside), 'device event')} without a known launch after the last step, so the ends of "
+            "{steps} are not known",
+        )
+    listed.leave_out(hidden, "covered-step", "{steps} without time of their own, after the work of earlier steps")
     after = [
         index + 1
         for index in unsure
@@ -353,9 +370,8 @@ def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
     return unsure
 
 
-def _clocks(trace: Trace, joined: Launches, listed: StepList, lengths: Sequence[int]) -> None:
+def _clocks(listed: StepList, difference: int, lengths: Sequence[int]) -> None:
     """Leave out all steps where the clocks of host and device are too far apart to say what was when."""
-    difference = clock_difference(trace, joined) if len(joined.device) else 0
     kept = listed.kept
     if not difference or not kept:
         return
@@ -365,9 +381,7 @@ def _clocks(trace: Trace, joined: Launches, listed: StepList, lengths: Sequence[
     if abs(difference) > MISSING_SHARE * mean:
         listed.leave_out(kept, "clocks", f"{what}, so the times of {{steps}} are not known")
     else:
-        listed.note(
-            "invalid", "clocks", f"{what}: what the device waits for is not known to that, and causes may be wrong"
-        )
+        listed.note("invalid", "clocks", f"{what}: causes of idle time may be wrong")
 
 
 def _setup(trace: Trace, thread: tuple[int, int]) -> Intervals:

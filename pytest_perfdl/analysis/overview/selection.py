@@ -68,7 +68,8 @@ def in_steps(trace: Trace) -> Trace:
     if not steps.windows or steps.windows[0].number < 0:
         return trace
     carried = joined.linked & (trace.start[joined.call] < steps.windows[0].host_start) | carried_over(trace, joined)
-    if not steps.left_out and not steps.lost and not carried.any():
+    outside = carried | joined.linked & (trace.start[joined.call] >= steps.windows[-1].host_end)
+    if not steps.left_out and not steps.lost and not outside.any():
         return trace
     kept = _of_windows(trace, steps, np.ones(len(steps.windows), dtype=bool))
     remember(steps_of, kept, steps, launches(kept))
@@ -146,6 +147,9 @@ def _of_steps(trace: Trace, selection: Selection) -> Trace:
     steps = steps_of(trace, joined)
     wanted = np.array([selection.has_step(window.number) for window in steps.windows], dtype=bool)
     if not wanted.any():
+        for number, reason in steps.left_out:
+            if selection.has_step(number):
+                raise _nothing(trace, f"step {number} is left out of all figures: {reason}")
         numbers = [window.number for window in steps.windows if window.number >= 0]
         has = f"the steps of the trace are {min(numbers)} to {max(numbers)}" if numbers else "the trace has no steps"
         raise _nothing(trace, has)

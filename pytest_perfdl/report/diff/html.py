@@ -86,7 +86,8 @@ def write_page(path: Path, diffs: Sequence[tuple[str, Diff]], limit: float) -> N
 
 def _headline(diffs: Sequence[tuple[str, Diff]], limit: float) -> str:
     if len(diffs) == 1:
-        return f"{diffs[0][1].verdict(limit)}: {step_words(diffs[0][1])}"
+        (_, each), words = diffs[0], step_words(diffs[0][1])
+        return words if each.incomparable else f"{each.verdict(limit)}: {words}"
     verdicts = [each.verdict(limit) for _, each in diffs]
     counted = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(verdicts)))
     return f"{plural(len(diffs), 'test')}: {counted}"

@@ -89,7 +89,8 @@ def _head(title: str, each: Diff, limit: float, width: int) -> Iterator[str]:
     yield from layout.paragraph(f"{side_words(each.base)} -> {side_words(each.new)}", 0, width)
     if each.devices:
         yield from layout.paragraph(visible(each.devices), 0, width)
-    yield from layout.paragraph(f"{each.verdict(limit)}: {step_words(each)}", 0, width)
+    words = step_words(each) if each.incomparable else f"{each.verdict(limit)}: {step_words(each)}"
+    yield from layout.paragraph(words, 0, width)
     for note in each.notes:
         yield from layout.item(visible(note), 2, width)
 

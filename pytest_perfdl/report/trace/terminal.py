@@ -449,7 +449,7 @@ def integrity_lines(summary: TraceSummary) -> list[str]:
     found, lines = summary.integrity, []
     if found.carry_over:
         early = f"{plural(found.carry_over, 'device event')} ({format_quantity(found.carry_over_ns, 'ns')})"
-        lines.append(f"{early} launched before the trace began: their time belongs to no step")
+        lines.append(f"{early} ahead of the first launch in the trace: their time belongs to no step")
     if found.zero_duration:
         lines.append(
             f"{plural(found.zero_duration, 'device event')} with a duration of 0: sums of kernels are too small"

@@ -101,7 +101,7 @@ def test_steps_that_overlap(over, kept):
         assert lengths(found) == {1: 1000, 4: 1000, 5: 1000}
         assert [number for number, _ in found.left_out] == [2, 3]
         assert said(found)["overlapping-steps"] == (
-            "steps 2, 3 overlap by up to 1.1% of a step: left out of all figures"
+            "steps 2 and 3 overlap by up to 1.1% of a step: left out of all figures"
         )
 
 

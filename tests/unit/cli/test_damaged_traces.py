@@ -166,7 +166,8 @@ def test_steps_against_none(write, figures):
         code, found = figures("diff", *pair)
         assert (code, found["verdict"], found["step"]) == (3, "incomparable", None)
         assert found["incomparable"] == (
-            f"not comparable: the {has} has step annotations and the {lacks} has none, so a step is not the same in both"
+            f"not comparable: the {has} has step annotations and the {lacks} has none, so a step is not the same in "
+            "both"
         )
 
 
@@ -176,7 +177,8 @@ def test_a_device_against_none(write, figures):
     code, found = figures("diff", device, host)
     assert code == 3
     assert found["incomparable"] == (
-        "not comparable: the baseline has device events and the current side has none, so a step is not the same in both"
+        "not comparable: the baseline has device events and the current side has none, so a step is not the same in "
+        "both"
     )
 
 

@@ -594,7 +594,7 @@ def _written(made: Made, draw: random.Random) -> Damaged:
 def _two_documents(made: Made, draw: random.Random) -> Damaged:
     other = _other(made, draw)
     text = made.text() + draw.choice(("\n", "", "\n\n")) + other.text()
-    return Damaged(text, (made.truth, other.truth), (everything(made), everything(other)))
+    return Damaged(text, (made.truth, other.truth), (everything(made), everything(other)), shown=False)
 
 
 @kind("truncated file", r"truncat|incomplete|cut|ends|closing|damaged|stopp")

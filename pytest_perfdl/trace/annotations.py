@@ -17,7 +17,8 @@ WAIT = "perfdl.data_wait"
 SETUP = "perfdl.setup"
 """Name of the range around a step's `setup=`, which is taken out of the step."""
 
-_STEP = re.compile(r"ProfilerStep#(\d+)$")
+STEP = re.compile(r"ProfilerStep#(\d+)$")
+"""Name of a step of torch.profiler, with its number."""
 
 
 def step_annotations(trace: Trace) -> tuple[Rows, tuple[int, ...]]:
@@ -26,8 +27,8 @@ def step_annotations(trace: Trace) -> tuple[Rows, tuple[int, ...]]:
     Only host annotations count, never their projection on the device; of several threads that have some, those of the
     thread that holds the work: most operators and runtime calls begin inside its annotations.
     """
-    matches = [_STEP.match(name) for name in trace.names]
-    rows = trace.matching(_STEP.match, trace.rows(Category.USER_ANNOTATION))
+    matches = [STEP.match(name) for name in trace.names]
+    rows = trace.matching(STEP.match, trace.rows(Category.USER_ANNOTATION))
     threads = np.column_stack((trace.pid[rows], trace.tid[rows]))
     if len(rows) and (threads != threads[0]).any():
         rows = max((rows[(threads == own).all(axis=1)] for own in _in_order(threads)), key=partial(_held, trace))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.units import plural, some
+from pytest_perfdl.trace.annotations import STEP
 from pytest_perfdl.trace.model import DEVICE_CATEGORIES, FIRST_LABEL, I64, Category, Counters, Rows, Trace
 from pytest_perfdl.trace.subset import subset
 
@@ -34,7 +35,6 @@ _UNDER_DEVICES = (
     Category.XPU_SYNC,
 )
 """What is filed under a device: its index is the process id, its stream the thread id."""
-_STEP = re.compile(r"ProfilerStep#\d+$")
 _RANK = re.compile(r"\brank[\s_:#-]*(\d+)", re.IGNORECASE)
 _MANY = re.compile(r"graph|runfunction", re.IGNORECASE)
 """Calls that launch several kernels on one device."""
@@ -121,7 +121,7 @@ def _processes(trace: Trace) -> list[int]:
     annotations = trace.rows(Category.USER_ANNOTATION)
     if len(rows) == 0 or (trace.pid[annotations] != trace.pid[rows[0]]).any():
         # A worker that annotates what it does is no recording of its own, but what has steps is.
-        rows = np.sort(np.concatenate((rows, trace.matching(_STEP.match, annotations))))
+        rows = np.sort(np.concatenate((rows, trace.matching(STEP.match, annotations))))
     pids = trace.pid[rows]
     if len(pids) == 0 or (pids == pids[0]).all():
         return []
@@ -456,8 +456,13 @@ def _overlapping_operators(trace: Trace) -> str:
 
 
 def _parallel_steps(trace: Trace) -> str:
-    """Threads that do the same work in steps of one number at one time, as ranks do; empty if there are none."""
-    steps = trace.matching(_STEP.match, trace.rows(Category.USER_ANNOTATION))
+    """Threads that do the same work in steps of one number at one time, as ranks do; empty if there are none.
+
+    Where calls have correlations these tell processes apart: then two such threads are those of one process.
+    """
+    if len(trace.launch_rows()):
+        return ""
+    steps = trace.matching(STEP.match, trace.rows(Category.USER_ANNOTATION))
     if len(steps) == 0 or (trace.tid[steps] == trace.tid[steps[0]]).all():
         return ""
     work = trace.rows(Category.CPU_OP)

@@ -10,13 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.model.units import format_quantity, plural
-from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, Rows, Trace
+from pytest_perfdl.trace.annotations import STEP
+from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, Category, Rows, Trace
+from pytest_perfdl.trace.subset import subset
 
 OPEN = -1
 """Duration, in nanoseconds, of an event that had not ended when the recording did, until `with_sound_times`."""
 
-_APART_NS = 3600 * 10**9
-"""Events farther than an hour from most others are not of the same recording."""
+_APART_NS = 60 * 10**9
+_APART_SPANS = 10
+"""Events farther than a minute from most others, and than ten times what these last, are not of the same recording."""
 _UNSET_APART_NS = 10**9
 """What has time 0 and no duration was never given a time, if others begin over a second later."""
 _STRAY_SHARE = 0.01
@@ -40,25 +43,27 @@ class _GraphNode(msgspec.Struct, gc=False):
 def with_sound_times(trace: Trace) -> Trace:
     """The trace with times that can be: what is changed is counted in its findings.
 
+    *Twice*: device events that are equal to the last argument are one; where there are some, so are all events.
+
     *No time*: start 0 and duration 0, while the rest begins over a second later; *strays*: less than `_STRAY_SHARE` of
-    the events, over an hour from the rest. Both are kept as events, without duration: a device event at its launching
-    call, others just before the first event, where no step, span or path has them.
+    the events, far from the rest. Both are kept as events, without duration: a device event at its launching call,
+    others just before the first event, where no step, span or path has them.
 
     *Open*: an event of duration -1 lasts to the end of the event around it on its thread, without one to the last end
-    of its thread; a device event to the next one of its stream, without one to the last end of the trace.
+    of its thread; a step to the next step; a device event to the next one of its stream, without one to the last end of
+    the trace.
 
     *Outlasting*: a stream runs one event after the other, but for nodes of a graph and the last microseconds before a
     programmatic dependent launch. An event that ends after one that began later is cut where the next one begins.
     """
+    trace, findings = _once(trace)
     start, duration = trace.start.copy(), trace.duration.copy()
-    findings = [*trace.findings]
     stray = _strays(start, duration)
     timed = ~stray if stray is not None else np.ones(len(start), dtype=bool)
     if stray is not None:
         _place(trace, start, duration, np.flatnonzero(stray), np.flatnonzero(timed))
         findings.append(
-            f"{plural(int(stray.sum()), 'event')} with a time of 0, or over an hour from all others: counted, but "
-            "without time"
+            f"{plural(int(stray.sum()), 'event')} with a time of 0, or far from all others: counted, but without time"
         )
     is_open = np.flatnonzero(timed & (duration == OPEN))
     duration[duration == OPEN] = 0
@@ -67,15 +72,45 @@ def with_sound_times(trace: Trace) -> Trace:
         findings.append(
             f"{plural(len(is_open), 'event')} without an end (duration -1): taken to last to the end of what is around"
         )
-    cut, name = _cut(trace, start, duration)
+    cut, name = _cut(trace, start, duration, timed)
     if cut:
         findings.append(
             f"{plural(cut, 'device event lasts', 'device events last')} beyond the end of a later one of the stream "
             f"({name}): cut where the next one begins, so the device's times are estimates"
         )
-    if len(findings) == len(trace.findings):
+    if not findings:
         return trace
+    findings = [*trace.findings, *findings]
     return replace(trace, start=start, duration=duration, findings=tuple(findings))
+
+
+def _once(trace: Trace) -> tuple[Trace, list[str]]:
+    """The trace with every event once, where device events are in it twice; and what is said of that."""
+    device = np.flatnonzero(np.isin(trace.category, DEVICE_CATEGORIES))
+    if not len(_repeated(trace, device)):
+        return trace, []
+    again = _repeated(trace, np.arange(len(trace)))
+    text = f"{plural(len(again), 'event')} twice in the file, equal to the last argument: counted once"
+    kept = np.setdiff1d(np.arange(len(trace)), again, assume_unique=True)
+    return subset(trace, kept, np.arange(len(trace.memory))), [text]
+
+
+def _repeated(trace: Trace, rows: Rows) -> Rows:
+    """Those of the rows that are equal to an earlier one of them in everything."""
+    columns = [column[rows] for column in (trace.start, trace.duration, trace.tid, trace.pid, trace.name)]
+    order = np.lexsort((rows, *columns))
+    same = np.ones(max(0, len(rows) - 1), dtype=bool)
+    for column in columns:
+        same &= np.diff(column[order]) == 0
+    found, texts = [], set()
+    for at in np.flatnonzero(same).tolist():
+        if at == 0 or not same[at - 1]:
+            texts = {trace.raw_args[rows[order[at]]]}
+        row = int(rows[order[at + 1]])
+        if trace.raw_args[row] in texts:
+            found.append(row)
+        texts.add(trace.raw_args[row])
+    return np.array(sorted(found), dtype=np.intp)
 
 
 def _strays(start: I64, duration: I64) -> npt.NDArray[np.bool_] | None:
@@ -91,8 +126,11 @@ def _strays(start: I64, duration: I64) -> npt.NDArray[np.bool_] | None:
     gaps = np.flatnonzero(np.diff(start[order]) > _APART_NS)
     if len(gaps) and len(start) >= _ENOUGH:
         groups = np.split(order, gaps + 1)
-        apart = np.setdiff1d(order, max(groups, key=len))
-        if len(apart) <= max(min(_FEW, len(start) / 10), _STRAY_SHARE * len(start)):
+        most = max(groups, key=len)
+        span = int((start[most] + duration[most]).max() - start[most].min())
+        apart = np.setdiff1d(order, most)
+        away = np.abs(start[apart] - start[most[0]]).min() > _APART_SPANS * span
+        if away and len(apart) <= max(min(_FEW, len(start) / 10), _STRAY_SHARE * len(start)):
             unset[apart] = True
     return unset if unset.any() and not unset.all() else None
 
@@ -117,20 +155,24 @@ def _close(trace: Trace, start: I64, duration: I64, is_open: Rows, timed: Rows) 
     last = int(end[timed].max())
     device = set(np.intersect1d(trace.device_rows(), is_open).tolist())
     closed = np.setdiff1d(timed, is_open)
+    steps = trace.matching(STEP.match, np.flatnonzero(trace.category == Category.USER_ANNOTATION))
     for row in is_open.tolist():
         own = closed[(trace.pid[closed] == trace.pid[row]) & (trace.tid[closed] == trace.tid[row])]
         if row in device:
             later = start[own][start[own] > start[row]]
             until = int(later.min(initial=last))
+        elif STEP.match(trace.name_of(row)):
+            later = steps[(start[steps] > start[row]) & (trace.tid[steps] == trace.tid[row])]
+            until = int(start[later].min()) if len(later) else int(end[own].max(initial=start[row]))
         else:
             around = own[(start[own] <= start[row]) & (end[own] > start[row])]
             until = int(end[around].min()) if len(around) else int(end[own].max(initial=start[row]))
         duration[row] = max(0, until - int(start[row]))
 
 
-def _cut(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
+def _cut(trace: Trace, start: I64, duration: I64, timed: npt.NDArray[np.bool_]) -> tuple[int, str]:
     """Cut what outlasts its successors; how many events were cut, and the longest with its time."""
-    rows = np.flatnonzero(np.isin(trace.category, DEVICE_CATEGORIES))
+    rows = np.flatnonzero(np.isin(trace.category, DEVICE_CATEGORIES) & timed)
     if len(rows) < 2:
         return 0, ""
     order = np.lexsort((start[rows], trace.tid[rows], trace.pid[rows]))
@@ -144,20 +186,22 @@ def _cut(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
         ends = start[own] + duration[own]
         reach = np.minimum.accumulate(ends[::-1])[::-1]
         outlasting = np.flatnonzero(ends[:-1] > reach[1:] + _TOGETHER_NS)
-        if not len(outlasting) or len(outlasting) > max(1, _CONCURRENT_SHARE * len(own)):
+        if not len(outlasting):
             continue
-        graph = _in_graph(trace, own[outlasting])
-        for place, in_graph in zip(outlasting.tolist(), graph.tolist(), strict=True):
-            row, later = int(own[place]), own[place + 1 :]
+        successors: list[tuple[int, int]] = []
+        for place, in_graph in zip(outlasting.tolist(), _in_graph(trace, own[outlasting]).tolist(), strict=True):
+            later = own[place + 1 :]
             if in_graph:
                 # Nodes of one launch may run side by side; the next launch waits for all of them.
-                later = later[trace.correlation[later] != trace.correlation[row]]
-            until = int(start[row] + duration[row])
-            if not len(later) or until <= int((start[later] + duration[later]).min()) + _TOGETHER_NS:
-                continue
+                later = later[trace.correlation[later] != trace.correlation[own[place]]]
+            if len(later) and ends[place] > int((start[later] + duration[later]).min()) + _TOGETHER_NS:
+                successors.append((int(own[place]), int(later[0])))
+        if len(successors) > max(1, _CONCURRENT_SHARE * len(own)):
+            continue
+        for row, successor in successors:
             if duration[row] > longest:
                 longest, name = int(duration[row]), trace.name_of(row)
-            duration[row] = max(0, int(start[later[0]] - start[row]))
+            duration[row] = max(0, int(start[successor] - start[row]))
             count += 1
     return count, f"{name[:60]}: {format_quantity(longest, 'ns')}" if count else ""
 

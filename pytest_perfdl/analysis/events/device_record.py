@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from pytest_perfdl.analysis.events.device_steps import carried_over
+from pytest_perfdl.analysis.events.device_steps import carried_over, streams_of
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, Launches, launch_calls
 from pytest_perfdl.model.units import plural
@@ -22,7 +22,7 @@ _BEGIN_CAPTURE = re.compile(r"StreamBeginCapture", re.IGNORECASE)
 _END_CAPTURE = re.compile(r"StreamEndCapture", re.IGNORECASE)
 _MOVE = re.compile(r"mem(cpy|set)", re.IGNORECASE)
 """Calls that copy or set memory of a device."""
-_WAITS_FOR_DEVICE = re.compile(r"(cuda|hip)DeviceSynchronize$|(cu|hip)CtxSynchronize$", re.IGNORECASE)
+_WAITS_FOR_DEVICE = re.compile(r"(cuda|hip)(Device|Stream)Synchronize$|cu(Ctx|Stream)Synchronize$", re.IGNORECASE)
 _DEVICE_PROCESS = re.compile(r"hardware|\bnpu\b|ascend|\bgpu\b|\bxpu\b|\btpu\b|accelerator", re.IGNORECASE)
 """Names of processes of a trace that stand for a device."""
 
@@ -31,7 +31,7 @@ _VENDORS = {"cuda": "CUDA", "hip": "HIP", "ur": "XPU", "cu": "CUDA"}
 _FEW = 2
 """Events that may be odd while clocks are sane."""
 _IDLE_NS = 100_000
-_DELAY_NS = 1_000_000
+DELAY_NS = 1_000_000
 """An idle device begins what is launched within 2 to 20 microseconds. After a hundred of them without any work, what
 was launched over a thousand before cannot have waited for a stream or an event: it is the clocks' difference."""
 _CLOCK_NOISE_NS = 50_000
@@ -68,7 +68,11 @@ def missing_work(trace: Trace, joined: Launches) -> MissingWork:
     calls = launch_calls(trace, joined)
     row = calls.row
     expected = np.ones(len(row), dtype=np.int64)
-    missing = (calls.events == 0).astype(np.int64)
+    # What has no time of its own was put where its call begins (trace/times.py): it is as good as missing.
+    device = joined.device[joined.linked]
+    timeless = (trace.duration[device] == 0) & (trace.start[device] == trace.start[joined.call[joined.linked]])
+    without = np.bincount(joined.call[joined.linked][timeless], minlength=len(trace))[row]
+    missing = ((calls.events == 0) | (without == calls.events)).astype(np.int64)
     _replays(trace, joined, row, calls.events, expected, missing)
     captured = _captures(trace).contains(trace.start[row]) & (calls.events == 0)
     expected[captured] = missing[captured] = 0
@@ -166,16 +170,16 @@ def clock_difference(trace: Trace, joined: Launches) -> int:
     """By how many nanoseconds the clock of a device is behind the host's (negative: ahead of it), at least; 0 if sane.
 
     *Ahead*: device events begin before the calls that launch them do. *Behind*: whatever begins after `_IDLE_NS` in
-    which no device ran anything was launched over `_DELAY_NS` before, or all devices go on after a call that waits for
-    one of them has returned. Of several devices the worst.
+    which no device ran anything was launched over `DELAY_NS` before, or all streams go on after a call that waits for
+    a device or a stream has returned. Of several devices the worst.
     """
     found, late = [0], []
     # One device may wait for another.
     busy_until = np.maximum.accumulate(trace.end[joined.device])
     busy_until = np.concatenate((trace.start[joined.device[:1]], busy_until[:-1]))
     waits = trace.matching(_WAITS_FOR_DEVICE.search, trace.launch_rows())
-    devices = np.unique(trace.pid[joined.device])
-    for pid in devices.tolist():
+    stream = streams_of(trace, joined.device)
+    for pid in np.unique(trace.pid[joined.device]).tolist():
         own = np.flatnonzero(trace.pid[joined.device] == pid)
         start, end = trace.start[joined.device[own]], trace.end[joined.device[own]]
         linked = joined.linked[own]
@@ -186,15 +190,18 @@ def clock_difference(trace: Trace, joined: Launches) -> int:
         # One link may be wrong; clocks that disagree do so for more.
         found.append(min(0, int(delay[min(len(delay) - 1, max(_FEW, len(delay) // 100))])))
         fresh = (start - called)[linked & (start - busy_until[own] > _IDLE_NS)]
-        if len(fresh) > _FEW and fresh.min() > _DELAY_NS:
+        if len(fresh) > _FEW and fresh.min() > DELAY_NS:
             found.append(int(fresh.min()))
-        by_call = np.argsort(called[linked], kind="stable")
-        reach = np.maximum.accumulate(end[linked][by_call])
-        place = np.searchsorted(called[linked][by_call], trace.start[waits]) - 1
-        # A device without work before a call has none to go on with.
-        late.append(np.where(place >= 0, reach[place] - trace.end[waits], 0))
+        tracks = stream[own][linked]
+        for track in np.unique(tracks).tolist():
+            on = tracks == track
+            by_call = np.argsort(called[linked][on], kind="stable")
+            reach = np.maximum.accumulate(end[linked][on][by_call])
+            place = np.searchsorted(called[linked][on][by_call], trace.start[waits]) - 1
+            # A stream without work before a call has none to go on with.
+            late.append(np.where(place >= 0, reach[place] - trace.end[waits], 0))
     if late and len(waits):
-        # A call waits for one device, and it is not told for which: it is one that is not late, if any.
+        # A call waits for one device or stream, and it is not told for which: it is one that is not late, if any.
         found.append(max(0, int(np.median(np.min(late, axis=0)))))
     worst = max(found, key=abs)
     return worst if abs(worst) > _CLOCK_NOISE_NS else 0

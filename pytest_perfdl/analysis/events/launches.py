@@ -131,11 +131,12 @@ def _early(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
     found = linked & (lead > 0)
     for pid in np.unique(trace.pid[device[found]]).tolist():
         own = np.flatnonzero(linked & (trace.pid[device] == pid))
+        if np.count_nonzero(found[own]) > max(2, ODD_SHARE * len(own)):
+            # It is not these links, but the clocks.
+            found[own] = False
+            continue
         ahead = trace.start[call[own]] - trace.start[device[own]]
-        sane = ahead[~found[own]]
-        # Where most are early, it is the clocks; else the others say how far these are apart.
-        skew = int(sane.max(initial=0)) if 2 * len(sane) > len(own) else 2 * int(np.median(ahead))
-        found[own] &= lead[own] > skew
+        found[own] &= lead[own] > int(ahead[~found[own]].max(initial=0))
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, launch_calls
-from pytest_perfdl.analysis.events.threads import input_rows
+from pytest_perfdl.analysis.events.threads import input_rows, operator_threads
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_percent, plural
 from pytest_perfdl.trace.annotations import step_annotations
@@ -42,8 +42,8 @@ class StepList:
     thread: tuple[int, int]
     reasons: dict[int, str] = field(default_factory=dict)
     """By index of a step that is left out, why."""
-    lost: list[tuple[int, int]] = field(default_factory=list)
-    """First and last number of steps without an annotation."""
+    lost: bool = False
+    """Whether there is work of steps without an annotation."""
     damaged: bool = False
     """Whether damage is the reason for any."""
     findings: list[Finding] = field(default_factory=list)
@@ -196,10 +196,13 @@ def _lost(trace: Trace, found: StepList) -> None:
         between = int(np.diff(np.searchsorted(start, (found.end[index], found.start[after])))[0])
         if missing and between > LOST_SHARE * max(1, min(inside[index], inside[after])):
             numbers = f"step {missing[0]}" if len(missing) == 1 else f"steps {missing[0]} to {missing[-1]}"
-            found.lost.append((missing[0], missing[-1]))
+            found.lost = True
             found.note(
                 "invalid", "lost-steps", f"the annotation of {numbers} is missing: the operators there are in no step"
             )
+    if not found.lost and len(start) - int(np.searchsorted(start, found.end[-1])) > LOST_SHARE * max(1, inside[-1]):
+        found.lost = True
+        found.note("note", "after-steps", f"operators after the last step, {found.number[-1]}, are in no step")
 
 
 def _without_rest(trace: Trace, joined: Launches, found: StepList) -> None:
@@ -209,7 +212,8 @@ def _without_rest(trace: Trace, joined: Launches, found: StepList) -> None:
         return
     work = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
     own = (trace.pid[work] == found.thread[0]) & (trace.tid[work] == found.thread[1])
-    if (trace.start[work[own]] >= found.end[-1]).any():
+    before = np.count_nonzero((trace.start[work[own]] >= found.start[-2]) & (trace.start[work[own]] < found.end[-2]))
+    if np.count_nonzero(trace.start[work[own]] >= found.end[-1]) > LOST_SHARE * before:
         return
     runs = [((trace.end[work] > found.start[at]) & (trace.start[work] < found.end[at])).any() for at in (-2, -1)]
     if runs[0] and not runs[1]:
@@ -257,7 +261,10 @@ def _operators(trace: Trace, joined: Launches, found: StepList, kept: Sequence[i
     rows = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
     waits = input_rows(trace)
     inputs = Intervals.union_of(trace.start[waits], trace.end[waits])
-    rows = rows[(trace.pid[rows] == found.thread[0]) & ~inputs.contains(trace.start[rows])]
+    # Other threads than those of the step, such as one that saves a checkpoint, have a time of their own.
+    own = [tid for _, tid in operator_threads(trace, found.thread)]
+    rows = rows[(trace.pid[rows] == found.thread[0]) & np.isin(trace.tid[rows], own)]
+    rows = rows[~inputs.contains(trace.start[rows])]
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
     start = trace.start[rows]
     return [Counter(trace.name[own].tolist()) for own in _cut(rows, start, found, kept)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_perfdl.analysis.events.device_record import (
+    DELAY_NS,
     MISSING_SHARE,
     clock_difference,
     missing_work,
@@ -116,9 +117,9 @@ def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
     Completion C_N is the later of the annotation's end and the end of the last device event launched in N, and
     window N is [C_{N-1}, C_N). The first step of a run of consecutive numbers has C_0 before it: the later of the
     start of its annotation and the end of the last device event that was carried over, that is, launched before and
-    done before C_N. On a trace without device events windows begin and end with the annotations, so that time
-    between steps belongs to none. Time inside a `perfdl.setup` annotation on the step's thread, and what starts
-    there, belongs to no step.
+    done before C_N; a pause between two steps that is longer than either ends a run, too. On a trace without device
+    events windows begin and end with the annotations, so that time between steps belongs to none. Time inside a
+    `perfdl.setup` annotation on the step's thread, and what starts there, belongs to no step.
 
     A trace without ProfilerStep has one window, numbered -1, over all host operators, calls and device events;
     its thread is the one with most of these on the host. No events, no windows.
@@ -178,7 +179,7 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
             )
         )
     left_out = tuple((listed.number[index], reason) for index, reason in sorted(listed.reasons.items()))
-    return Steps(tuple(windows), setup, left_out, tuple(listed.findings), bool(listed.lost), listed.damaged)
+    return Steps(tuple(windows), setup, left_out, tuple(listed.findings), listed.lost, listed.damaged)
 
 
 def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -189,21 +190,50 @@ def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[
     finished, launched_at = trace.end[joined.device[linked]][order], launched_at[order]
     before = np.sort(trace.end[joined.device[carried_over(trace, joined)]])
     firsts, lasts = np.searchsorted(launched_at, (listed.start, listed.end)).tolist()
+    call = joined.call[linked][order]
+    began, returned = trace.start[joined.device[linked]][order], trace.end[call]
     opens: list[int] = []
     completions: list[int] = []
-    covered = []
+    covered, unseen, pauses = [], [], []
     for index, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
         completion = int(finished[first:last].max(initial=listed.end[index]))
         follows = index and listed.number[index] == listed.number[index - 1] + 1 and index - 1 not in listed.reasons
+        if follows:
+            own = max(listed.end[index] - listed.start[index], completions[-1] - opens[-1])
+            if (pause := listed.start[index] - completions[-1]) > own:
+                pauses.append(pause)
+                follows = False
         if follows:
             completion = max(completion, completions[-1])
             opens.append(completions[-1])
         else:
             carried = np.concatenate((finished[:first], before))
-            opens.append(int(carried[carried <= completion].max(initial=listed.start[index])))
+            opening = int(carried[carried <= completion].max(initial=listed.start[index]))
+            begins = np.flatnonzero(began[first:last] > opening)
+            # A device that idles begins what is launched at once: it had work that was launched, and run, unrecorded.
+            if len(begins) == last - first > 0:
+                at = first + int(np.argmin(began[first:last]))
+                if began[at] - max(opening, int(returned[at])) > DELAY_NS:
+                    opening = int(began[at])
+                    unseen.append(index)
+            opens.append(opening)
         completions.append(completion)
         if not follows and opens[-1] >= completion and index not in listed.reasons:
             covered.append(index)
+    if pauses:
+        listed.note(
+            "note",
+            "pauses",
+            f"{plural(len(pauses), 'pause')} between steps that take longer than a step, "
+            f"{format_quantity(sum(pauses), 'ns')} together: in no step",
+        )
+    if unseen:
+        listed.note(
+            "note",
+            "unseen-work",
+            f"the device begins {listed.named(unseen)} over {format_quantity(DELAY_NS, 'ns')} after the launch: what "
+            "ran before was not recorded, so the step is counted from there",
+        )
     listed.leave_out(covered, "covered-step", "{steps} without time of their own, after the work of earlier steps")
     after = [
         index + 1
@@ -298,13 +328,13 @@ def _clocks(trace: Trace, joined: Launches, listed: StepList, lengths: Sequence[
     if not difference or not kept:
         return
     mean = sum(lengths[index] for index in kept) / len(kept)
+    which = "behind" if difference > 0 else "ahead of"
+    what = f"the device's clock is {format_quantity(abs(difference), 'ns')} {which} the CPU's"
     if abs(difference) > MISSING_SHARE * mean:
-        which = "behind" if difference > 0 else "ahead of"
-        listed.leave_out(
-            kept,
-            "clocks",
-            f"the device's clock is {format_quantity(abs(difference), 'ns')} {which} the CPU's, so the times of "
-            "{steps} are not known",
+        listed.leave_out(kept, "clocks", f"{what}, so the times of {{steps}} are not known")
+    else:
+        listed.note(
+            "invalid", "clocks", f"{what}: what the device waits for is not known to that, and causes may be wrong"
         )
 
 

@@ -79,9 +79,7 @@ def _carried(graph: TaskGraph) -> dict[int, Rows]:
     known = graph.edges.derived.get("carried")
     if known is None or known[0] is not step or known[1] is not measured:
         begins = [
-            index
-            for index, span in enumerate(graph.steps)
-            if index == 0 or span.number != graph.steps[index - 1].number + 1
+            index for index, span in enumerate(graph.steps) if index == 0 or span.start != graph.steps[index - 1].end
         ]
         found = {
             index: np.flatnonzero(graph.is_device & (step < index) & (measured < graph.steps[index].start))

@@ -18,9 +18,9 @@ import oracle
 from unit.trace.data.synthetic_steps import SHAPES
 
 EACH = 6
-"""Damaged traces of a kind, 216 in all."""
-WHOLE = 7
-"""Undamaged traces of a kind of job, 105 in all."""
+"""Damaged traces of a kind, 222 in all."""
+WHOLE = 5
+"""Undamaged traces of a kind of job, 110 in all."""
 
 
 @pytest.mark.parametrize("place", range(len(damages.KINDS)), ids=[each.kind for each in damages.KINDS])

@@ -114,12 +114,13 @@ class Reference:
     @cached_property
     def _claims(self):
         """The call that each device event's correlation names: the outer one, the last that begins before it."""
-        calls = defaultdict(list)
+        calls, seen = defaultdict(list), defaultdict(list)
         for event in sorted(self.events, key=lambda event: (event["start"], -event["end"])):
             if event["cat"] in CALL and event["args"].get("correlation") not in UNSET:
-                own = calls[event["args"]["correlation"]]
-                if not any(other["start"] <= event["start"] < other["end"] for other in own):
-                    own.append(event)
+                correlation = event["args"]["correlation"]
+                if not any(other["start"] <= event["start"] < other["end"] for other in seen[correlation]):
+                    calls[correlation].append(event)
+                seen[correlation].append(event)
         found = {}
         for event in self.device:
             own = calls.get(event["args"].get("correlation"), [])

@@ -57,7 +57,9 @@ def event_lists(draw):
     """Events of a whole trace."""
     device = draw(st.lists(device_events(), min_size=1, max_size=12))
     host = draw(st.lists(host_events, max_size=8))
-    return [*draw(steps()), *host, *(event for events in device for event in events)]
+    found = [*draw(steps()), *host, *(event for events in device for event in events)]
+    # Device events that are twice in a file are read once.
+    return [event for place, event in enumerate(found) if event not in found[:place]]
 
 
 def traces():

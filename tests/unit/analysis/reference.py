@@ -12,7 +12,6 @@ import gzip
 import itertools
 import json
 import re
-import statistics
 from collections import Counter, defaultdict
 from decimal import Decimal
 from functools import cached_property
@@ -94,7 +93,8 @@ class Reference:
             for step in (others[-1], last)
         ]
         length = last["end"] - last["start"]
-        goes_on = any(event["start"] >= last["end"] and event["thread"] == last["thread"] for event in work)
+        own = [event for event in work if event["thread"] == last["thread"]]
+        goes_on = sum(event["start"] >= last["end"] for event in own) > len(self._within(others[-1], own)) / 2
         return (
             full == [True, False] and not goes_on and all(length * 10 <= step["end"] - step["start"] for step in others)
         )
@@ -114,12 +114,13 @@ class Reference:
     @cached_property
     def _claims(self):
         """The call that each device event's correlation names: the outer one, the last that begins before it."""
-        calls = defaultdict(list)
+        calls, seen = defaultdict(list), defaultdict(list)
         for event in sorted(self.events, key=lambda event: (event["start"], -event["end"])):
             if event["cat"] in CALL and event["args"].get("correlation") not in UNSET:
-                own = calls[event["args"]["correlation"]]
-                if not any(other["start"] <= event["start"] < other["end"] for other in own):
-                    own.append(event)
+                correlation = event["args"]["correlation"]
+                if not any(other["start"] <= event["start"] < other["end"] for other in seen[correlation]):
+                    calls[correlation].append(event)
+                seen[correlation].append(event)
         found = {}
         for event in self.device:
             own = calls.get(event["args"].get("correlation"), [])
@@ -148,9 +149,10 @@ class Reference:
             wrong = [begins > event["end"] for begins, event in zip(call, own, strict=True)]
             ahead = [begins - event["start"] for begins, event in zip(call, own, strict=True)]
             sane = [each for each, bad in zip(ahead, wrong, strict=True) if not bad]
-            if not own:
+            if sum(wrong) > max(2, len(own) / 20):
+                # It is the clocks.
                 continue
-            skew = max([0, *sane]) if len(sane) > len(own) / 2 else 2 * int(statistics.median(ahead))
+            skew = max([0, *sane])
             early |= {
                 id(event)
                 for begins, event, bad in zip(call, own, wrong, strict=True)
@@ -193,14 +195,18 @@ class Reference:
             if not everything:
                 return []
             return [(min(event["start"] for event in everything), max(event["end"] for event in everything))]
-        found, since, last = [], None, None
+        found, since, last, window = [], None, None, 0
         for step in self.steps:
             number = int(step["name"].partition("#")[2])
             reason = self.left_out.get(number, "")
             done = max([step["end"], *(event["end"] for event in self.launched_in(step) if self.device)])
             if not self.device:
                 opens = step["start"]
-            elif since is not None and number == last + 1:
+            elif (
+                since is not None
+                and number == last + 1
+                and (step["start"] - since <= max(step["end"] - step["start"], window))
+            ):
                 opens, done = since, max(done, since)
             else:
                 earlier = [
@@ -209,6 +215,7 @@ class Reference:
                 ends = [event["end"] for event in [*earlier, *self.carried] if event["end"] <= done]
                 opens = max([step["start"], *ends])
             # The end of some that are left out is known: the next one begins there.
+            window = done - opens
             since, last = None if reason and not KNOWN_END.search(reason) else done, number
             if not reason:
                 found.append((opens, done))

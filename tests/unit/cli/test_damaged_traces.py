@@ -66,12 +66,12 @@ def test_trace_names_the_steps_that_are_left_out(write, output, figures):
     code, out, _ = output("trace", file)
     assert code == 0
     assert "1.000 ms (mean of 4 of 5 steps, 1.000 ms to 1.000 ms)" in out
-    assert "over 5.0% of the work of step 3: left out of all figures" in out
+    assert "over 5% of the work of step 3: left out of all figures" in out
     _, found = figures("trace", file)
     assert [each["name"] for each in found["steps"]] == [f"ProfilerStep#{number}" for number in (1, 2, 4, 5)]
     assert [each["wall_ns"] for each in found["steps"]] == [1_000_000] * 4
     assert [each["step"] for each in found["left_out"]] == [3]
-    assert found["left_out"][0]["reason"].endswith("over 5.0% of the work of step 3")
+    assert found["left_out"][0]["reason"].endswith("over 5% of the work of step 3")
     assert any("left out of all figures" in line for line in found["findings"])
     (gemm,) = found["kernels"]
     assert (gemm["count"], gemm["per_step"]) == (40, {"count": 10, "total_ns": 500_000}) or gemm["count"] == 40
@@ -118,7 +118,7 @@ def test_diff_of_a_damaged_side_as_json_and_page(write, figures, output, tmp_pat
     code, found = figures("diff", good, file)
     assert code == 3
     assert found["verdict"] == "incomparable"
-    assert found["incomparable"] == f"not comparable: damage leaves fewer than 2 steps of {file}"
+    assert found["incomparable"] == "not comparable: damage leaves fewer than 2 steps of the current side"
     assert found["step"] is None
     assert found["blame"] == []
     assert any("what the device did is not recorded" in note for note in found["notes"])
@@ -161,11 +161,13 @@ def test_a_single_sound_step_is_inconclusive_as_before(write, figures):
 def test_steps_against_none(write, figures):
     bare = write("bare", [one for one in steady() if one["cat"] != "user_annotation"])
     steps = write("steps", steady())
-    for pair in ((steps, bare), (bare, steps)):
+    sides = ("baseline", "current side")
+    for pair, (has, lacks) in (((steps, bare), sides), ((bare, steps), sides[::-1])):
         code, found = figures("diff", *pair)
         assert (code, found["verdict"], found["step"]) == (3, "incomparable", None)
         assert found["incomparable"] == (
-            f"not comparable: {steps} has step annotations and {bare} has none, so a step is not the same in both"
+            f"not comparable: the {has} has step annotations and the {lacks} has none, so a step is not the same in "
+            "both"
         )
 
 
@@ -175,7 +177,8 @@ def test_a_device_against_none(write, figures):
     code, found = figures("diff", device, host)
     assert code == 3
     assert found["incomparable"] == (
-        f"not comparable: {device} has device events and {host} has none, so a step is not the same in both"
+        "not comparable: the baseline has device events and the current side has none, so a step is not the same in "
+        "both"
     )
 
 
@@ -184,7 +187,7 @@ def test_other_devices_are_named_first(write, figures, output):
     lost = write("lost", without(steady(), 303, 304), deviceProperties=[{"id": 0, "name": "NVIDIA H100"}])
     code, found = figures("diff", *sides)
     assert (code, found["verdict"]) == (0, "unchanged")
-    line = f"different devices: {sides[0]} ran on 1 x NVIDIA A100, {sides[1]} ran on 1 x NVIDIA H100"
+    line = "different devices: the baseline ran on 1 x NVIDIA A100, the current side on 1 x NVIDIA H100"
     assert found["notes"] == [line]
     assert line in output("diff", *sides)[1]
     _, found = figures("diff", sides[0], lost)
@@ -197,7 +200,9 @@ def test_other_counts_of_devices_are_named(write, figures):
     named = [{"id": number, "name": "NVIDIA H100"} for number in (0, 1)]
     one, two = write("one", steady(), deviceProperties=named), write("two", second, deviceProperties=named)
     _, found = figures("diff", one, two)
-    assert found["notes"] == [f"different devices: {one} ran on 1 x NVIDIA H100, {two} ran on 2 x NVIDIA H100"]
+    assert found["notes"] == [
+        "different devices: the baseline ran on 1 x NVIDIA H100, the current side on 2 x NVIDIA H100"
+    ]
 
 
 def test_of_several_traces_the_damaged_one_is_left_out(tmp_path, figures):
@@ -220,7 +225,7 @@ def test_whatif_says_what_it_works_on(write, output, figures):
     file = write("lost", without(steady(), 303, 304))
     code, out, _ = output("whatif", file, "--scale", "name~gemm:0.5")
     assert code == 0
-    assert "over 5.0% of the work of step 3: left out of all figures" in out
+    assert "over 5% of the work of step 3: left out of all figures" in out
     _, found = figures("whatif", file, "--scale", "name~gemm:0.5")
     assert found["whatif"][0]["step_ns"] == 1_000_000
 

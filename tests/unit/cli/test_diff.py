@@ -545,10 +545,11 @@ def test_what_is_odd_about_a_trace_is_said(files, tmp_path, capsys):
 def test_steps_with_and_without_a_device_are_not_the_same_thing(files, tmp_path, capsys):
     host = tmp_path / "host.json"
     host.write_bytes(text([step(0, 0, 500), x("aten::mm", 0, 400)]))
-    for pair in ((files[0], host), (host, files[0])):
+    sides = ("baseline", "current side")
+    for pair, (has, lacks) in (((files[0], host), sides), ((host, files[0]), sides[::-1])):
         assert main(["diff", *map(str, pair)]) == 3
         said = " ".join(capsys.readouterr().out.split())
-        assert f"not comparable: {files[0]} has device events and {host} has none" in said
+        assert f"not comparable: the {has} has device events and the {lacks} has none" in said
 
 
 def test_names_are_text_on_the_page(tmp_path):

@@ -34,7 +34,7 @@ def test_few_missing_kernels_are_said():
     found = steps_in(*without(events, 304))
     assert lengths(found) == ALL
     assert said(found) == {
-        "missing-work": "1 of 100 kernel launches (1.0%) lack device events, whose time is missing, under 5.0% of each "
+        "missing-work": "1 of 100 kernel launches (1.0%) lack device events, whose time is missing, under 5% of each "
         "step"
     }
     # A second one in the same step makes it 10 %.
@@ -46,7 +46,7 @@ def test_a_step_that_lacks_a_fifth_of_its_kernels():
     found = steps_in(*without(steady(), 303, 304))
     assert lengths(found) == {1: 1000, 2: 1000, 4: 1000, 5: 1000}
     assert said(found) == {
-        "missing-work": "2 of 50 kernel launches (4.0%) lack device events, whose time is missing: over 5.0% of the "
+        "missing-work": "2 of 50 kernel launches (4.0%) lack device events, whose time is missing: over 5% of the "
         "work of step 3: left out of all figures"
     }
     assert not found.damaged
@@ -67,7 +67,7 @@ def test_kernels_that_are_missing_at_the_beginning():
     found = steps_in(*without(steady(), *range(101, 111), *range(201, 211)))
     assert list(lengths(found)) == [4, 5], "the end of step 2, and with it the begin of step 3, is not known"
     assert [number for number, _ in found.left_out] == [1, 2, 3]
-    assert "over 5.0% of the work of steps 1, 2:" in said(found)["missing-work"]
+    assert "over 5% of the work of steps 1 and 2:" in said(found)["missing-work"]
 
 
 def test_no_kernel_at_all_is_no_trace_of_a_cpu():
@@ -86,7 +86,7 @@ def test_a_trace_without_steps_lacks_kernels_as_well():
     events = [one for one in without(steady(), *range(101, 111)) if one["cat"] != "user_annotation"]
     found = steps_in(*events)
     assert found.windows == ()
-    assert "over 5.0% of the work of" in said(found)["missing-work"]
+    assert "over 5% of the work of" in said(found)["missing-work"]
 
 
 def test_a_device_that_is_only_named():

@@ -90,7 +90,7 @@ def test_a_kernel_that_ended_before_its_call_began():
     # The others begin 10 us after their calls; "early" ended 880 us before its call. Its correlation is that of an
     # earlier recording.
     others = steady(1)
-    events = [*others, kernel("early", 5, 5, 999), launch(890, 5, 999)]
+    events = [*others, kernel("early", 5, 5, 999, stream=9), launch(890, 5, 999)]
     assert links(*events)["early"] == "refused"
     # Where all are early by as much it is the clocks, and none is refused: begin 600 us before the call, end 550.
     shifted = [{**one, "ts": one["ts"] + 580} if one["cat"] != "kernel" else one for one in others]
@@ -155,3 +155,19 @@ def test_the_metric_counts_each_launch_once():
     # On another thread at the same time it is another launch.
     apart = [launch(0, 20, 1), launch(5, 10, 2, tid=9), kernel("a", 25, 3, 1), kernel("b", 29, 3, 2)]
     assert profile_tables(trace(step(1, 0, 100), *apart)).launch_counts == (2,)
+
+
+def test_a_kernel_that_its_stream_ran_before_others_was_launched_before_them():
+    # "odd" is the last of its stream, but its call is the first but one: one link of eleven. Launched where it runs, it
+    # is in order.
+    others = steady(1)
+    events = [*others, launch(50, 5, 999), kernel("odd", 985, 3, 999)]
+    assert links(*events)["odd"] == "refused"
+    assert links(*others, launch(985, 5, 999), kernel("even", 992, 3, 999))["even"] == 985
+
+
+def test_threads_that_launch_at_once_may_swap_neighbors():
+    # The call of the kernel that runs first begins while that of the other has not returned.
+    assert links(
+        launch(0, 20, 1), launch(5, 5, 2, tid=9), kernel("second", 30, 5, 2), kernel("first", 40, 5, 1)
+    ) == {"second": 5, "first": 0}  # fmt: skip

@@ -50,6 +50,15 @@ def test_each_run_of_numbers_has_its_own_beginning():
     assert found.findings == ()
 
 
+@pytest.mark.parametrize(("pause", "longer"), [(1000, True), (1001, False)], ids=["as long as a step", "longer"])
+def test_a_pause_between_two_steps(pause, longer):
+    # Steps 1 to 3, then a pause, as for a checkpoint, and steps 4 to 6. A pause of up to a step is part of step 4,
+    # which begins where step 3 ends.
+    found = steps_in(*steady(3), *steady(3, first=4, at=3000 + pause))
+    assert lengths(found) == {1: 1000, 2: 1000, 3: 1000, 4: 1000 + pause * longer, 5: 1000, 6: 1000}
+    assert set(said(found)) == (set() if longer else {"pauses"})
+
+
 def test_every_fifth_step_is_as_long_as_it_is():
     # Steps 5, 10 and 15 of 1000 us, 5000 us apart.
     events = [event for number in (5, 10, 15) for event in steady(1, first=number, at=1000 * number)]
@@ -101,7 +110,7 @@ def test_steps_that_overlap(over, kept):
         assert lengths(found) == {1: 1000, 4: 1000, 5: 1000}
         assert [number for number, _ in found.left_out] == [2, 3]
         assert said(found)["overlapping-steps"] == (
-            "steps 2, 3 overlap by up to 1.1% of a step: left out of all figures"
+            "steps 2 and 3 overlap by up to 1.1% of a step: left out of all figures"
         )
 
 
@@ -115,7 +124,7 @@ def test_steps_without_a_duration():
     none = steps_in(*({**one, "dur": 0} if "ProfilerStep" in one["name"] else one for one in steady()))
     assert none.windows == ()
     assert none.damaged
-    assert said(none) == {"empty-step": "all 5 steps without a duration: left out of all figures: no step remains"}
+    assert said(none)["empty-step"] == "all 5 steps without a duration: left out of all figures: no step remains"
 
 
 def half_of_the_last(steps):

@@ -124,13 +124,18 @@ class Diff:
         return self.new_ns - self.base_ns
 
     @property
+    def devices(self) -> str:
+        """On which devices both sides ran, where these differ; else empty."""
+        base, new = self.base.origin, self.new.origin
+        if base is None or new is None or base.devices == new.devices:
+            return ""
+        return f"different devices: the baseline ran on {_devices(base)}, the current side on {_devices(new)}"
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """What to know of the two before their figures: other devices first, then what is wrong with each."""
-        known = [(side.label, side.origin) for side in (self.base, self.new) if side.origin is not None]
-        devices = [f"{label} ran on {_devices(origin)}" for label, origin in known]
-        differ = len(known) == 2 and known[0][1].devices != known[1][1].devices
-        lines = [f"different devices: {', '.join(devices)}"] if differ else []
-        return (*lines, *(f"{label}: {doubt}" for label, origin in known for doubt in origin.doubts))
+        """What is wrong with the traces of either side, one line each."""
+        named = {"baseline": self.base.origin, "current": self.new.origin}
+        return tuple(f"{name}: {doubt}" for name, origin in named.items() if origin for doubt in origin.doubts)
 
     @property
     def way(self) -> int:
@@ -269,13 +274,13 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
 
 def _incomparable(base: Side, new: Side) -> str:
     """Why figures of two sides made of traces do not mean the same; empty where they do, or nothing is known."""
-    origins = [(side.label, side.origin) for side in (base, new) if side.origin is not None]
-    if broken := [label for label, origin in origins if origin.damaged]:
+    origins = {"the baseline": base.origin, "the current side": new.origin}
+    if broken := [name for name, origin in origins.items() if origin is not None and origin.damaged]:
         return f"damage leaves fewer than {LEAST_STEPS} steps of {' and of '.join(broken)}"
-    if len(origins) < 2:
+    if base.origin is None or new.origin is None:
         return ""
     for name, what in (("has_steps", "step annotations"), ("on_device", "device events")):
-        has = {bool(getattr(origin, name)): label for label, origin in origins}
+        has = {bool(getattr(origin, name)): side for side, origin in origins.items()}
         if len(has) == 2:
             return f"{has[True]} has {what} and {has[False]} has none, so a step is not the same in both"
     return ""

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.model.errors import ReportError
 from pytest_perfdl.report.files import remove_files, write_files
-from pytest_perfdl.results.run import Run
+
+if TYPE_CHECKING:
+    # Commands that read traces import this package too, and need neither runs nor pytest.
+    from pytest_perfdl.results.run import Run
 
 __all__ = ["ReportError", "Written", "write_all"]
 

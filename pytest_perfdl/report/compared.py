@@ -6,10 +6,13 @@ A run that compares nothing passes by its verdicts; whoever reads that it is gre
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.units import plural
-from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import SAME_CODE, VERDICTS, Verdict
+
+if TYPE_CHECKING:
+    from pytest_perfdl.results.run import Result
 
 COMPARED: frozenset[Verdict] = frozenset(
     {"regressed", "waived", "suspect", "changed", "inconclusive", "improved", "unchanged"}

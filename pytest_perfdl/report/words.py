@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.judge.alternatives import is_expected
 from pytest_perfdl.judge.waivers import phrase
 from pytest_perfdl.machine.utilization import TELLING
@@ -20,7 +20,6 @@ from pytest_perfdl.model.visible import visible as visible
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.report import figures, memory
 from pytest_perfdl.report.compared import TEST_ERROR_WORD, by_verdict, compared, verdict_word
-from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import (
     ACCEPTED_BY_UPDATE,
     UNRECORDED,
@@ -37,6 +36,10 @@ from pytest_perfdl.results.verdict import (
     WorkSide,
     importance,
 )
+
+if TYPE_CHECKING:
+    from pytest_perfdl.config.invocation import Invocation
+    from pytest_perfdl.results.run import Result, Run
 
 ALWAYS_COUNTED: tuple[Verdict, ...] = ("missing", "incomparable", "unmeasured")
 """Counted even when zero: a gate that compared nothing must not look green."""

@@ -11,6 +11,7 @@ import numpy as np
 from pytest_perfdl.analysis.events.device_steps import carried_over
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, Launches, launch_calls
+from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
@@ -139,7 +140,7 @@ def unrecorded_device(trace: Trace, joined: Launches) -> str:
         return ""
     count, name, of_device = unread_rows(trace)
     if of_device:
-        return f"{count:,} events of the process {name!r} have no category"
+        return f"{plural(count, 'event')} without a category in the process {name!r}"
     devices = trace.metadata.get("deviceProperties")
     if isinstance(devices, list) and devices:
         told = devices[0].get("name") if isinstance(devices[0], dict) else None
@@ -165,16 +166,18 @@ def clock_difference(trace: Trace, joined: Launches) -> int:
     """By how many nanoseconds the clock of a device is behind the host's (negative: ahead of it), at least; 0 if sane.
 
     *Ahead*: device events begin before the calls that launch them do. *Behind*: whatever begins after `_IDLE_NS` in
-    which its device ran nothing was launched over `_DELAY_NS` before, or all devices go on after a call that waits for
+    which no device ran anything was launched over `_DELAY_NS` before, or all devices go on after a call that waits for
     one of them has returned. Of several devices the worst.
     """
     found, late = [0], []
+    # One device may wait for another.
+    busy_until = np.maximum.accumulate(trace.end[joined.device])
+    busy_until = np.concatenate((trace.start[joined.device[:1]], busy_until[:-1]))
     waits = trace.matching(_WAITS_FOR_DEVICE.search, trace.launch_rows())
     devices = np.unique(trace.pid[joined.device])
     for pid in devices.tolist():
         own = np.flatnonzero(trace.pid[joined.device] == pid)
         start, end = trace.start[joined.device[own]], trace.end[joined.device[own]]
-        busy = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
         linked = joined.linked[own]
         called = trace.start[joined.call[own]]
         delay = np.sort((start - called)[linked])
@@ -182,7 +185,7 @@ def clock_difference(trace: Trace, joined: Launches) -> int:
             continue
         # One link may be wrong; clocks that disagree do so for more.
         found.append(min(0, int(delay[min(len(delay) - 1, max(_FEW, len(delay) // 100))])))
-        fresh = (start - called)[linked & (start - busy > _IDLE_NS)]
+        fresh = (start - called)[linked & (start - busy_until[own] > _IDLE_NS)]
         if len(fresh) > _FEW and fresh.min() > _DELAY_NS:
             found.append(int(fresh.min()))
         by_call = np.argsort(called[linked], kind="stable")

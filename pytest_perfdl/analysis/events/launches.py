@@ -81,9 +81,10 @@ def _called(trace: Trace, device: Rows, wanted: I64) -> Rows:
     calls = calls[order]
     keys = trace.correlation[calls]
     again = np.flatnonzero(keys[1:] == keys[:-1]) + 1
-    outer = np.ones(len(calls), dtype=bool)
-    outer[again] = trace.start[calls[again]] >= trace.end[calls[again - 1]]
-    calls, keys = calls[outer], keys[outer]
+    if len(again):
+        outer = np.ones(len(calls), dtype=bool)
+        outer[again] = trace.start[calls[again]] >= _reach(trace.end[calls], keys)[again - 1]
+        calls, keys = calls[outer], keys[outer]
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     match = (keys[place] == wanted) & (wanted > 0)
     found[match] = calls[place[match]]
@@ -95,6 +96,14 @@ def _called(trace: Trace, device: Rows, wanted: I64) -> Rows:
             before = int(np.searchsorted(trace.start[own], trace.start[device[at]], side="right"))
             found[at] = own[max(0, before - 1)]
     return found
+
+
+def _reach(end: I64, keys: I64) -> I64:
+    """The latest of the ends up to each one, among those of its key; keys ascend."""
+    ranked, place = np.unique(end, return_inverse=True)
+    group = np.cumsum(np.diff(keys, prepend=keys[:1]) != 0)
+    reach: I64 = ranked[np.maximum.accumulate(group * len(ranked) + place) % len(ranked)]
+    return reach
 
 
 def _shared(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:

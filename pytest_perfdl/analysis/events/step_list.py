@@ -21,6 +21,8 @@ OVERLAP_SHARE = 0.01
 """Share of the shorter of two steps by which they may overlap and still count as one after the other."""
 AGREEING = 3
 """Steps that must run the same operators for a first or last step that runs others to be left out."""
+NAMED = 8
+"""Steps, or runs of them, that are named one by one."""
 LOST_SHARE = 0.5
 """Share of a step's operators that must lie between two steps for a step between them to be lost."""
 ALIKE = 0.01
@@ -83,11 +85,16 @@ class StepList:
         if len(indices) == len(self) > 1:
             return f"all {len(self)} steps"
         numbers = sorted({self.number[index] for index in indices})
+        if numbers == [-1]:
+            return "the trace, which has no steps"
         places = itertools.count()
-        runs = [list(run) for _, run in itertools.groupby(numbers, lambda number: number - next(places))]
-        parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-        shown = ", ".join(parts[:8]) + (f" and {len(parts) - 8} more" if len(parts) > 8 else "")
-        return f"{'step' if len(numbers) == 1 else 'steps'} {shown}"
+        parts: list[str] = []
+        for _, each in itertools.groupby(numbers, lambda number: number - next(places)):
+            run = list(each)
+            parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+        *first, last = parts if len(parts) <= NAMED else [*parts[:NAMED], f"{len(parts) - NAMED} more"]
+        what = "step" if len(numbers) == 1 else "steps"
+        return f"{what} {', '.join(first)} and {last}" if first else f"{what} {last}"
 
 
 def step_list(trace: Trace, joined: Launches, *, complete: bool = False) -> StepList:
@@ -261,39 +268,50 @@ def _kinds(trace: Trace, found: StepList) -> list[str]:
 
 
 def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
-    """Compare what the first and the last step run with what the others do."""
+    """Compare what the first and the last step run with what the others do that are to do the same."""
     kept = found.kept
     if len(kept) < 2:
         return
-    runs = _operators(trace, joined, found, kept)
+    kinds = _kinds(trace, found)
+    for kind in dict.fromkeys((kinds[kept[0]], kinds[kept[-1]])):
+        alike = [index for index in kept if kinds[index] == kind]
+        if len(alike) > 1:
+            _ends_of(_operators(trace, joined, found, alike), found, alike, (kept[0], kept[-1]))
+
+
+def _ends_of(runs: Sequence[Counter[int]], found: StepList, alike: Sequence[int], ends: tuple[int, int]) -> None:
+    """The same of those among some steps that are to run the same operators."""
     keys = [tuple(sorted(run.items())) for run in runs]
-    of_all = _kinds(trace, found)
-    kinds = [of_all[index] for index in kept]
-    for place, which in ((0, "begins"), (len(kept) - 1, "ends")):
-        own = runs[place]
-        alike = [key for key, kind in zip(keys, kinds, strict=True) if kind == kinds[place]]
-        if len(alike) < 2:
+    common, agreeing = Counter(keys).most_common(1)[0]
+    usual = Counter(dict(common))
+    for index, which in zip(ends, ("begins", "ends"), strict=True):
+        if index not in alike:
             continue
-        common, agreeing = Counter(alike).most_common(1)[0]
-        usual = Counter(dict(common))
+        place = alike.index(index)
+        own = runs[place]
         less, more = usual - own, own - usual
-        if alike.count(keys[place]) > 1 or (less + more).total() <= ALIKE * usual.total():
+        if keys.count(keys[place]) > 1 or (less + more).total() <= ALIKE * usual.total():
             continue
         if agreeing >= AGREEING:
             how = f"runs {own.total():,} operators and launches where {agreeing} other steps run {usual.total():,}"
             if not more:
                 how += f", so the recording {which} inside it"
             code = "other-step" if more else "cut-step"
-            found.leave_out([kept[place]], code, f"{{steps}} {how}", is_damage=not more)
-        elif len(alike) <= AGREEING and not more:
-            same = [at for at, kind in enumerate(kinds) if kind == kinds[place]]
-            counts = ", ".join(f"{runs[at].total():,}" for at in same)
-            found.note(
-                "note",
-                "steps-differ",
-                f"{found.named([kept[at] for at in same])} run different operators ({counts}), and too few steps agree to tell whether the "
-                "recording begins or ends inside a step: all are used",
-            )
+            found.leave_out([index], code, f"{{steps}} {how}", is_damage=not more)
+    at_ends = [runs[alike.index(index)] for index in ends if index in alike]
+    if agreeing < AGREEING and len(alike) <= AGREEING and any(_is_part(own, runs) for own in at_ends):
+        counts = ", ".join(f"{run.total():,}" for run in runs)
+        found.note(
+            "note",
+            "steps-differ",
+            f"{found.named(alike)} run different operators ({counts}), and too few steps agree to tell whether the "
+            "recording begins or ends inside a step: all are used",
+        )
+
+
+def _is_part(own: Counter[int], runs: Sequence[Counter[int]]) -> bool:
+    """Whether what a step runs is a part of what another one does, and less of it than alike steps have."""
+    return any(not (own - other) and own.total() < (1 - ALIKE) * other.total() for other in runs)
 
 
 def _operators(trace: Trace, joined: Launches, found: StepList, kept: Sequence[int]) -> list[Counter[int]]:

@@ -261,8 +261,13 @@ def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
         listed.note(
             "note",
             "moves",
-            f"{plural(work.moves, 'call')} that copy or set memory have no device event: they moved no bytes, the CPU "
-            "did their work, or it was not recorded",
+            plural(
+                work.moves,
+                "call that copies or sets memory has no device event: it moved no bytes, the CPU did its work, or its "
+                "work was not recorded",
+                "calls that copy or set memory have no device event: they moved no bytes, the CPU did their work, or "
+                "their work was not recorded",
+            ),
         )
     if refused := int(np.count_nonzero(joined.refused)):
         listed.note(
@@ -304,12 +309,10 @@ def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
                 unsure.append(index)
     text = f"{what} lack device events, whose time is missing"
     if poor:
-        part = format_percent(MISSING_SHARE, signed=False)
+        part = f"{MISSING_SHARE:.0%}"
         listed.leave_out(poor, "missing-work", f"{text}: over {part} of the work of {{steps}}")
     else:
-        listed.note(
-            "invalid", "missing-work", f"{text}, under {format_percent(MISSING_SHARE, signed=False)} of each step"
-        )
+        listed.note("invalid", "missing-work", f"{text}, under {MISSING_SHARE:.0%} of each step")
     return unsure
 
 

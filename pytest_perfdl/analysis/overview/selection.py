@@ -49,10 +49,11 @@ def select(trace: Trace, selection: Selection) -> Trace:
         trace = _of_device(
             trace, np.any([_of_kind(trace, kind) for kind in kinds], axis=0), "the device ran no work of this kind"
         )
-    if selection.steps:
-        # What is left out has been there all the same: a step begins where the one before it ended.
+    if trace is not whole:
+        # What is left out has been there all the same: a step begins where the one before it ended, and no kernel of it
+        # is missing.
         known = steps_of(whole, launches(whole))
-        chosen = tuple(window for window in known.windows if selection.has_step(window.number))
+        chosen = tuple(window for window in known.windows if not selection.steps or selection.has_step(window.number))
         remember(steps_of, trace, replace(known, windows=chosen), launches(trace))
     return trace
 
@@ -96,22 +97,36 @@ def of_largest_group(trace: Trace) -> Trace:
     return in_steps(trace) if len(steps_of(trace, launches(trace)).groups) > 1 else trace
 
 
+@once
+def with_largest_group(trace: Trace) -> Trace:
+    """All events, of which the steps are the first of `Steps.groups`; the trace itself where there is but one."""
+    steps = steps_of(trace, launches(trace))
+    if len(steps.groups) < 2:
+        return trace
+    found = replace(trace)
+    remember(steps_of, found, _group(trace, next(iter(steps.groups))), launches(found))
+    return found
+
+
 def of_group(trace: Trace, group: str) -> Trace:
     """The events of the steps of one of `Steps.groups`, and of the steps that are left out those of this group."""
     steps = steps_of(trace, launches(trace))
-    wanted = np.array([window.group == group for window in steps.windows], dtype=bool)
-    kept = _of_windows(trace, steps, wanted)
+    kept = _of_windows(trace, steps, np.array([window.group == group for window in steps.windows], dtype=bool))
+    remember(steps_of, kept, _group(trace, group), launches(kept))
+    return kept
+
+
+def _group(trace: Trace, group: str) -> Steps:
+    steps = steps_of(trace, launches(trace))
     rows, numbers = step_annotations(trace)
     groups = dict(zip(numbers, step_groups(trace, [trace.name_of(row) for row in rows.tolist()]), strict=True))
     left_out = tuple((number, reason) for number, reason in steps.left_out if groups.get(number, group) == group)
-    of_it = replace(
+    return replace(
         steps,
         windows=tuple(window for window in steps.windows if window.group == group),
         left_out=left_out,
         damage=steps.damage and bool(left_out),
     )
-    remember(steps_of, kept, of_it, launches(kept))
-    return kept
 
 
 def of_ranks(traces: Sequence[Trace], selection: Selection) -> list[Trace]:

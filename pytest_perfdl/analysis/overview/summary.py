@@ -127,6 +127,8 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
     bound = bottleneck(trace, tables, path)
     operators = operator_tables(trace)
     rank, world_size = _rank(trace)
+    # Of a device whose record is damaged in every step there are no figures, only what is in the file.
+    usable = bool(steps.windows) or not steps.left_out
     return TraceSummary(
         source=trace.source,
         events=len(whole),
@@ -135,18 +137,18 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         world_size=world_size,
         steps=_steps(tables, steps),
         groups=_groups(kinds),
-        gpu=device_figures(trace),
+        gpu=device_figures(trace) if usable else None,
         kernels=kernel_table(trace),
         operators=operators["name"],
         shapes=operators["shapes"],
         modules=operators["module"],
         lines=operators["line"],
         roofline=roofline(trace, peaks),
-        utilization=trace_utilization(trace, peaks),
-        launches=launch_stats(trace),
+        utilization=trace_utilization(trace, peaks) if usable else Utilization({}),
+        launches=launch_stats(trace) if usable else None,
         copies=copy_figures(trace),
-        sm_efficiency_est=sm_efficiency_est(trace),
-        occupancy_est=occupancy_est(trace),
+        sm_efficiency_est=sm_efficiency_est(trace) if usable else None,
+        occupancy_est=occupancy_est(trace) if usable else None,
         memory=memory_timeline(trace, modules=modules),
         input=input_pipeline(trace),
         critical_path=path,

@@ -106,7 +106,7 @@ def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[s
         "coverage": data["matching"]["coverage"],
         "detectable_ns": data["detectable_ns"],
         "notes": [
-            *each.notes,
+            *data["notes"],
             *filter(None, [slower_words(each, limit)]),
             *drift_words(each),
             *bound_words(each),

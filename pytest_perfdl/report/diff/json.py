@@ -51,7 +51,7 @@ def _diff(each: Diff, limit: float) -> dict[str, Any]:
     return {
         "verdict": each.verdict(limit),
         "incomparable": f"not comparable: {each.incomparable}" if each.incomparable else None,
-        "notes": list(each.notes),
+        "notes": [*filter(None, [each.devices]), *each.notes],
         "base": {"label": each.base.label, "columns": each.base.columns, "unit": each.base.unit},
         "new": {"label": each.new.label, "columns": each.new.columns, "unit": each.new.unit},
         "step": None if each.incomparable else _step(each),

@@ -10,9 +10,10 @@ from pytest_perfdl.diff import causes, places, regions
 from pytest_perfdl.diff.changes import EXCHANGED
 from pytest_perfdl.model.kernel_names import short_name, short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.trace.terminal import SHOWN, place, sizes
-from pytest_perfdl.report.words import bound, visible, work_sentence
+from pytest_perfdl.report.words import bound, work_sentence
 
 if TYPE_CHECKING:
     from pytest_perfdl.diff import AccountLine, Diff, DiffCause, Side
@@ -86,6 +87,8 @@ def _head(title: str, each: Diff, limit: float, width: int) -> Iterator[str]:
     if title:
         yield visible(title)
     yield from layout.paragraph(f"{side_words(each.base)} -> {side_words(each.new)}", 0, width)
+    if each.devices:
+        yield from layout.paragraph(visible(each.devices), 0, width)
     yield from layout.paragraph(f"{each.verdict(limit)}: {step_words(each)}", 0, width)
     for note in each.notes:
         yield from layout.item(visible(note), 2, width)

@@ -10,8 +10,8 @@ from html import escape
 from markupsafe import Markup
 
 from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report.ticks import ticks
-from pytest_perfdl.report.words import visible
 
 WIDTH, HEIGHT = 640, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 16, 30, 46

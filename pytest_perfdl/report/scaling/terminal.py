@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.scaling.wording import figure
-from pytest_perfdl.report.words import visible
 from pytest_perfdl.scaling.model import CONSTANT
 from pytest_perfdl.scaling.wording import doublings
 

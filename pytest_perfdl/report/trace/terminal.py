@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.trace.ranks import (
     bucket_names,
@@ -28,7 +29,6 @@ from pytest_perfdl.report.trace.ranks import (
     waits_mostly_for,
 )
 from pytest_perfdl.report.whatif.advice import advice_lines
-from pytest_perfdl.report.words import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.transfers import CopyRow

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.units import format_percent, format_quantity
+from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.words import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.report.whatif import Answers

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.trace.terminal import bars, by_size
 from pytest_perfdl.report.whatif import Answers
 from pytest_perfdl.report.whatif.advice import advice_lines, figures
-from pytest_perfdl.report.words import visible
 from pytest_perfdl.whatif.simulation.quality import Quality
 
 

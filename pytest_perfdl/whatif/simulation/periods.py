@@ -31,8 +31,11 @@ def step_times(graph: TaskGraph, start: I64, end: I64) -> I64:
     np.maximum.at(closes, step[own], ends[own])
     hosted, run = np.bincount(step[host], minlength=count) > 0, np.bincount(step[own], minlength=count) > 0
     setup = _setup(graph, start)
+    carried = _carried(graph)
     before = int(start.min()) if graph.windowed else None
     for index in np.flatnonzero(run).tolist():
+        if index in carried and not (index == 0 and graph.windowed):
+            before = None
         if graph.on_device and before is not None:
             begin = before
         elif hosted[index]:
@@ -41,6 +44,9 @@ def step_times(graph: TaskGraph, start: I64, end: I64) -> I64:
         else:
             continue
         until = max(int(closes[index]), begin)
+        if before is None and graph.on_device and index in carried:
+            earlier = end[carried[index]]
+            begin = max(begin, int(earlier[earlier <= until].max(initial=begin)))
         found[index] = until - begin - sum(max(min(closed, until) - max(opened, begin), 0) for opened, closed in setup)
         before = until
     return found
@@ -62,6 +68,26 @@ def _runs(graph: TaskGraph) -> tuple[Rows, Rows, Mask]:
         known = graph.edges.derived["steps"] = step, track, (first, step_of[first], on_host[first])
     found: tuple[Rows, Rows, Mask] = known[2]
     return found
+
+
+def _carried(graph: TaskGraph) -> dict[int, Rows]:
+    """Device tasks from before each step that begins a run of consecutive numbers; see `step_windows`.
+
+    Remembered for graphs of equal structure.
+    """
+    step, measured = graph.tasks.step, graph.tasks.start
+    known = graph.edges.derived.get("carried")
+    if known is None or known[0] is not step or known[1] is not measured:
+        begins = [
+            index for index, span in enumerate(graph.steps) if index == 0 or span.start != graph.steps[index - 1].end
+        ]
+        found = {
+            index: np.flatnonzero(graph.is_device & (step < index) & (measured < graph.steps[index].start))
+            for index in begins
+        }
+        known = graph.edges.derived["carried"] = step, measured, found
+    carried: dict[int, Rows] = known[2]
+    return carried
 
 
 def _setup(graph: TaskGraph, start: I64) -> list[tuple[int, int]]:

@@ -2,6 +2,8 @@
 
 from hypothesis import strategies as st
 
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import steps_of
 from unit.trace.chrome import kernel, launch, trace, x
 
 NAMES = (
@@ -14,7 +16,8 @@ NAMES = (
 )
 
 moments = st.integers(0, 60)
-lengths = st.integers(0, 12)
+lengths = st.integers(0, 10)
+"""An event that outlasts a later one of its stream by more would be cut."""
 
 
 @st.composite
@@ -60,3 +63,14 @@ def event_lists(draw):
 def traces():
     """Read traces of `event_lists`."""
     return event_lists().map(lambda events: trace(*events))
+
+
+def usable(found):
+    """Whether damage leaves a trace something to make a graph of."""
+    steps = steps_of(found, launches(found))
+    return bool(steps.windows) or not steps.left_out
+
+
+def usable_traces():
+    """Those traces of `event_lists` that are `usable`."""
+    return traces().filter(usable)

@@ -2,15 +2,17 @@
 
 It shares no code with the package, so that agreement to the nanosecond means something. It knows the cases
 that the public traces hold: nested operators, launches joined on correlation, no setup annotations. A trace
-without steps is one step over everything.
+without steps is one step over everything. It does not judge which steps are damaged, but is told.
 """
 
 from __future__ import annotations
 
 import bisect
 import gzip
+import itertools
 import json
 import re
+import statistics
 from collections import Counter, defaultdict
 from decimal import Decimal
 from functools import cached_property
@@ -30,11 +32,18 @@ BLOCKING |= {
     "aten::_local_scalar_dense",
     "aten::is_nonzero",
 }
+SEVERAL = re.compile(r"graph|mem(cpy|set|prefetch)", re.IGNORECASE)
+"""Calls that may have several kernels."""
+KNOWN_END = re.compile("without time of their own|so their begin is unknown")
+"""Reasons for which a step is left out although it ends where the next one begins."""
+UNSET = {None, 0, -1, 2**32 - 1}
 COLLECTIVE = ("c10d::", "nccl:", "record_param_comms")
 
 
 class Reference:
-    def __init__(self, data):
+    def __init__(self, data, left_out=()):
+        """Of a file's bytes, and number and reason of each step that is left out."""
+        self.left_out = dict(left_out)
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
         top = json.loads(data, parse_float=Decimal)
@@ -47,10 +56,6 @@ class Reference:
             event["args"] = event.get("args", {})
         self.device = [event for event in self.events if event["cat"] in DEVICE]
         self.kernels = [event for event in self.events if event["cat"] in KERNEL]
-        self.calls = {}
-        for event in sorted(self.events, key=lambda event: (event["start"], -event["end"])):
-            if event["cat"] in CALL and "correlation" in event["args"]:
-                self.calls.setdefault(event["args"]["correlation"], event)
         self.operators = [
             event for event in self.events if event["cat"] in OPERATOR and not ANNOTATION.match(event["name"])
         ]
@@ -82,21 +87,98 @@ class Reference:
         return [{"start": start, "end": end, "thread": busiest}]
 
     def _leftover(self, *others, last):
-        """Whether the last step is empty and short, after one that was not empty."""
+        """Whether the last step is empty and short, after one that was not empty, and its thread is done."""
         work = [*self.operators, *(event for event in self.events if "Launch" in event["name"])]
         full = [
             any(event["start"] < step["end"] and event["end"] > step["start"] for event in work)
             for step in (others[-1], last)
         ]
         length = last["end"] - last["start"]
-        return full == [True, False] and all(length * 10 <= step["end"] - step["start"] for step in others)
+        goes_on = any(event["start"] >= last["end"] and event["thread"] == last["thread"] for event in work)
+        return (
+            full == [True, False] and not goes_on and all(length * 10 <= step["end"] - step["start"] for step in others)
+        )
 
     @staticmethod
     def _within(step, events):
         return [event for event in events if step["start"] <= event["start"] < step["end"]]
 
     def launch(self, event):
-        return self.calls.get(event["args"].get("correlation"))
+        return self._links.get(id(event))
+
+    @cached_property
+    def _links(self):
+        """The call of each device event, but for what no call can have launched."""
+        return {key: call for key, call in self._claims.items() if key not in self._refused}
+
+    @cached_property
+    def _claims(self):
+        """The call that each device event's correlation names: the outer one, the last that begins before it."""
+        calls = defaultdict(list)
+        for event in sorted(self.events, key=lambda event: (event["start"], -event["end"])):
+            if event["cat"] in CALL and event["args"].get("correlation") not in UNSET:
+                own = calls[event["args"]["correlation"]]
+                if not any(other["start"] <= event["start"] < other["end"] for other in own):
+                    own.append(event)
+        found = {}
+        for event in self.device:
+            own = calls.get(event["args"].get("correlation"), [])
+            before = [call for call in own if call["start"] <= event["start"]]
+            if own:
+                found[id(event)] = before[-1] if before else own[0]
+        return found
+
+    @cached_property
+    def _refused(self):
+        """Of kernels that share a plain call, all; and what ends before its call begins while others do not."""
+        kernels = defaultdict(list)
+        for event in self.kernels:
+            if id(event) in self._claims:
+                kernels[id(self._claims[id(event)]), event["pid"]].append(event)
+        shared = {
+            id(event)
+            for own in kernels.values()
+            if len(own) > 1 and not SEVERAL.search(self._claims[id(own[0])]["name"])
+            for event in own
+        }
+        early = set()
+        for pid in {event["pid"] for event in self.device}:
+            own = [each for each in self.device if each["pid"] == pid and id(each) in self._claims.keys() - shared]
+            call = [self._claims[id(event)]["start"] for event in own]
+            wrong = [begins > event["end"] for begins, event in zip(call, own, strict=True)]
+            ahead = [begins - event["start"] for begins, event in zip(call, own, strict=True)]
+            sane = [each for each, bad in zip(ahead, wrong, strict=True) if not bad]
+            if not own:
+                continue
+            skew = max([0, *sane]) if len(sane) > len(own) / 2 else 2 * int(statistics.median(ahead))
+            early |= {
+                id(event)
+                for begins, event, bad in zip(call, own, wrong, strict=True)
+                if bad and begins - event["end"] > skew
+            }
+        refused = shared | early
+        streams = defaultdict(list)
+        for event in sorted(self.device, key=lambda event: (event["start"], -event["end"])):
+            if id(event) in self._claims.keys() - refused:
+                streams[event["pid"], event["tid"]].append(event)
+        for own in streams.values():
+            odd = out_of_order(own, [self._claims[id(event)] for event in own])
+            if len(odd) <= max(2, len(own) / 20):
+                refused |= {id(event) for event in odd}
+        return refused
+
+    @cached_property
+    def carried(self):
+        """Without a call, but ahead of all of their stream that have one: launched before the profiler began."""
+        streams = defaultdict(list)
+        for event in sorted(self.device, key=lambda event: (event["start"], -event["end"])):
+            streams[event["pid"], event["tid"]].append(event)
+        found = []
+        for own in streams.values():
+            if any(map(self.launch, own)):
+                found += itertools.takewhile(lambda event: not self.launch(event), own)
+        found = [event for event in found if event["args"].get("correlation") not in UNSET]
+        return [event for event in found if id(event) not in self._refused]
 
     def launched_in(self, step):
         return [
@@ -106,15 +188,30 @@ class Reference:
         ]
 
     def windows(self):
-        if self.whole and self.device:
-            everything = [*self.device, *self.steps]
+        if self.whole:
+            everything = [*self.device, *self.steps] if -1 not in self.left_out else []
+            if not everything:
+                return []
             return [(min(event["start"] for event in everything), max(event["end"] for event in everything))]
-        found, since = [], self.steps[0]["start"]
+        found, since, last = [], None, None
         for step in self.steps:
-            ends = [event["end"] for event in self.launched_in(step)] if self.device else []
-            opens = since if self.device else step["start"]
-            since = max([step["end"], *ends, since])
-            found.append((opens, since))
+            number = int(step["name"].partition("#")[2])
+            reason = self.left_out.get(number, "")
+            done = max([step["end"], *(event["end"] for event in self.launched_in(step) if self.device)])
+            if not self.device:
+                opens = step["start"]
+            elif since is not None and number == last + 1:
+                opens, done = since, max(done, since)
+            else:
+                earlier = [
+                    each for each in self.device if (call := self.launch(each)) and call["start"] < step["start"]
+                ]
+                ends = [event["end"] for event in [*earlier, *self.carried] if event["end"] <= done]
+                opens = max([step["start"], *ends])
+            # The end of some that are left out is known: the next one begins there.
+            since, last = None if reason and not KNOWN_END.search(reason) else done, number
+            if not reason:
+                found.append((opens, done))
         return found
 
     def threads(self):
@@ -288,6 +385,24 @@ class Reference:
     @cached_property
     def known_causes(self):
         return {}
+
+
+def out_of_order(events, calls):
+    """Of a stream's events the fewest without which calls never begin earlier than those before them."""
+    if not any(after["end"] < before["start"] for before, after in itertools.pairwise(calls)):
+        return []
+    longest = []
+    for place, call in enumerate(calls):
+        behind = [found for found, other in zip(longest, calls[:place], strict=True) if other["start"] <= call["start"]]
+        longest.append(1 + max(behind, default=0))
+    odd, wanted = [], max(longest)
+    # Of several the last one.
+    for event, length in reversed(list(zip(events, longest, strict=True))):
+        if length == wanted:
+            wanted -= 1
+        else:
+            odd.append(event)
+    return odd
 
 
 def union(intervals):

@@ -198,7 +198,8 @@ def test_carry_over_and_lost_launches_are_told_apart():
             launch(6, 1, 1),
             kernel("linked", 10, 10, 1),
             kernel("lost its launch", 30, 10, 99),
-            kernel("empty", 45, 0, 1),
+            launch(20, 1, 2),
+            kernel("empty", 45, 0, 2),
         )
     )
     assert tables.integrity.unlinked == 2

@@ -19,6 +19,7 @@ from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import MeasurementPlan
 from pytest_perfdl.trace import read
 from pytest_perfdl.trace.model import Category
+from unit.analysis.jobs import steady, without
 from unit.measure.answers import result
 from unit.trace.chrome import corpus_file, kernel, launch, step, trace, x
 
@@ -109,6 +110,50 @@ def test_what_is_known_of_the_installed_software_is_in_the_record(monkeypatch, t
     assert told["known-software"].message.startswith("CUPTI 12.8.90: kernels at the start of a profile")
     assert {told[code].level for code in ("doubled-operators", "known-software")} == {"note"}
     assert profiled.op_counts == (12,)
+
+
+def profiled(monkeypatch, tmp_path, events, steps):
+    """What a profiled pass of so many steps makes of a trace with these events."""
+
+    def recorded(*_args, **_options):
+        yield False
+        return [0]
+
+    found = trace(*events)
+    monkeypatch.setattr(profiled_pass, "record", recorded)
+    monkeypatch.setattr(profiled_pass, "read_written", lambda _: found)
+    monkeypatch.setattr(profiled_pass, "uses_device", lambda: True)
+    monkeypatch.setattr(profiled_pass, "module_ranges", lambda _: contextlib.nullcontext())
+    running = profiled_pass.run(Profile(steps=steps, warmup=0, scratch=str(tmp_path), exemplar=False))
+    next(running)
+    with pytest.raises(StopIteration) as ended:
+        running.send(None)
+    return ended.value.value
+
+
+def test_a_step_that_lacks_kernels_makes_the_record_invalid(monkeypatch, tmp_path):
+    found = profiled(monkeypatch, tmp_path, without(steady(4), 303, 304), 4)
+    told = {each.code: each for each in found.findings}
+    assert {told[code].level for code in ("missing-work", "profile-steps")} == {"invalid"}
+    assert "over 5% of the work of step 3: left out of all figures" in told["missing-work"].message
+    assert told["profile-steps"].message == "the profiler recorded 3 of 4 steps"
+    assert (found.step_ns, found.kernel_counts, found.launch_counts) == ((1_000_000,) * 3, (10,) * 3, (10,) * 3)
+
+
+def test_a_profile_without_any_kernel_of_its_launches_is_invalid(monkeypatch, tmp_path):
+    found = profiled(monkeypatch, tmp_path, [one for one in steady(4) if one["cat"] != "kernel"], 4)
+    told = {each.code: each for each in found.findings}
+    assert told["no-device-work"].level == "invalid"
+    assert found.step_ns == ()
+
+
+def test_the_last_of_the_steps_that_a_pass_ran_is_whole(monkeypatch, tmp_path):
+    # A step that runs more operators, as every tenth may, is not taken for one that the profiler has cut.
+    more = [x("aten::topk", 3050 + 100 * each, 20) for each in range(5)]
+    found = profiled(monkeypatch, tmp_path, [*steady(4), *more], 4)
+    assert found.step_ns == (1_000_000,) * 4
+    assert found.op_counts == (10, 10, 10, 15)
+    assert [each for each in found.findings if each.level == "invalid"] == []
 
 
 @pytest.mark.corpus

@@ -6,7 +6,7 @@ import pytest
 from making import record, timed
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.model.record import Call, Row
+from pytest_perfdl.model.record import Call, Finding, Row
 from pytest_perfdl.model.record_json import to_json
 from pytest_perfdl.scaling import doublings, parts_of, read_members
 
@@ -24,12 +24,12 @@ def rows_at(size):
     )
 
 
-def measured(size, *, name="", rows=None, profiled=None):
+def measured(size, *, name="", rows=None, profiled=None, integrity=()):
     rows = rows_at(size) if rows is None else rows
     profiled = profiled or tuple(sum(row.ns[at] for row in rows) for at in range(2))
     call = Call(name, {"step_time": timed(1e4 * size, 1e4 * size)}, rows, profiled)
     test = f"test_a[batch={size}]"
-    return {"id": test, "record": to_json(record(calls=(call,), test=test))}
+    return {"id": test, "record": to_json(record(calls=(call,), test=test, integrity=integrity))}
 
 
 @pytest.fixture
@@ -83,6 +83,17 @@ def test_parts_are_those_of_the_metrics_call(write):
 def test_a_step_that_was_not_profiled_has_no_parts(write):
     with pytest.raises(ScalingError, match=r"test_a\[batch=2\] has no profiled step"):
         read_parts(write(*(measured(size, rows=(), profiled=(0, 0)) for size in SIZES)))
+
+
+@pytest.mark.parametrize(("level", "used"), [("invalid", False), ("note", True)])
+def test_a_record_whose_profile_was_damaged_has_no_parts(write, level, used):
+    finding = Finding(level, "missing-work", "2 of 50 kernel launches (4.0%) lack device events")
+    members = [measured(size, integrity=(finding,) if size == 8 else ()) for size in SIZES]
+    if used:
+        assert len(read_parts(write(*members)).parts) == 3
+    else:
+        with pytest.raises(ScalingError, match=r"test_a\[batch=8\]: its parts cannot be used: 2 of 50 kernel launches"):
+            read_parts(write(*members))
 
 
 def test_two_sizes_are_too_few(write):

@@ -178,7 +178,10 @@ class _Rows:
 
 
 def steps(graph: TaskGraph, start, end):
-    """The length of each step: from the completion of the one before, or its own first task of the host, to its own."""
+    """The length of each step: from the completion of the one before, or its own first task of the host, to its own.
+
+    The first of a run of numbers begins when what a device did of earlier ones is done, if that is before its own end.
+    """
     tasks, found = graph.tasks, []
     if graph.steps and graph.steps[0].number < 0:
         return [end.max() - start.min()] if len(graph) else [0]
@@ -189,7 +192,10 @@ def steps(graph: TaskGraph, start, end):
             later = [each for each in np.flatnonzero(host).tolist() if each > task and not tasks.setup[each]]
             setup.append((start[task], start[later[0]] if later else start[np.flatnonzero(host)[-1]]))
     before = start.min() if graph.windowed and len(graph) else None
-    for index in range(len(graph.steps)):
+    for index, span in enumerate(graph.steps):
+        first = index == 0 or span.number != graph.steps[index - 1].number + 1
+        if first and index:
+            before = None
         own = tasks.step == index
         complete = own & (host | graph.is_device) if graph.on_device else own & host
         tiles = before is not None and graph.on_device
@@ -197,6 +203,10 @@ def steps(graph: TaskGraph, start, end):
             found.append(0)
             continue
         begin = before if tiles else start[own & host].min()
-        before = max(end[complete].max(), begin)
+        until = max(end[complete].max(), begin)
+        if before is None and graph.on_device and first:
+            early = graph.is_device & (tasks.step < index) & (tasks.start < span.start) & (end <= until)
+            begin = max([begin, *end[early]])
+        before = until
         found.append(before - begin - sum(max(min(last, before) - max(first, begin), 0) for first, last in setup))
     return found

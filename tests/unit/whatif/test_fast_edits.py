@@ -27,8 +27,8 @@ from pytest_perfdl.whatif.editing import edit, insertion, schedule, surgery
 from pytest_perfdl.whatif.model import WHOLE_DEVICE, Edges, TrackKind
 from pytest_perfdl.whatif.simulation import structure
 from pytest_perfdl.whatif.simulation.chains import apart
-from unit.analysis.generated import traces
-from unit.analysis.waiting.test_critical_path import events_of_any_kind
+from unit.analysis.generated import usable_traces
+from unit.analysis.waiting.test_critical_path import usable_events
 from unit.trace.chrome import corpus_file, each_recording, trace
 from unit.whatif import slow_edits
 from unit.whatif.editing.test_edit import STREAM_8, plans
@@ -88,19 +88,19 @@ rounds = st.sampled_from([0, 1, 24])
 
 
 @settings(max_examples=60, deadline=None)
-@given(traces(), plans(), runs, rounds)
+@given(usable_traces(), plans(), runs, rounds)
 def test_edits_of_any_program(made, plan, run, limit):
     check(task_graph(made), plan, run, limit)
 
 
 @settings(max_examples=60, deadline=None)
-@given(events_of_any_kind, plans(), runs, rounds)
+@given(usable_events, plans(), runs, rounds)
 def test_edits_of_any_events(events, plan, run, limit):
     check(task_graph(trace(*events)), plan, run, limit)
 
 
 @settings(max_examples=40, deadline=None)
-@given(traces(), st.integers(1, 4), runs)
+@given(usable_traces(), st.integers(1, 4), runs)
 def test_moves_and_schedules(made, divisor, run):
     device = Select(device=True, where=lambda built: np.arange(len(built)) % divisor == 0)
     built = task_graph(made)

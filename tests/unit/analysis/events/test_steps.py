@@ -65,7 +65,7 @@ def test_the_thread_with_most_annotations_owns_the_steps():
 def test_an_empty_last_step_is_what_a_profiler_leaves_when_it_stops():
     found = trace(step(1, 0, 10), x("op", 1, 1), step(2, 10, 1))
     assert [window.number for window in step_windows(found)] == [1]
-    launched = trace(step(1, 0, 10), x("op", 1, 1), step(2, 10, 1), launch(10.5, 0.1, 3))
+    launched = trace(step(1, 0, 10), x("op", 1, 1), step(2, 10, 1), launch(10.5, 0.1, 3), kernel("k", 10.7, 0.1, 3))
     assert [window.number for window in step_windows(launched)] == [1, 2]
     running = trace(step(1, 0, 10), x("op", 1, 9.5), step(2, 10, 1))
     assert [window.number for window in step_windows(running)] == [1, 2]

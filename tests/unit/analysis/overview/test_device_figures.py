@@ -237,12 +237,13 @@ class TestProperties:
 
     @given(event_lists())
     def test_figures_accounts_and_sums_equal_the_slow_reference(self, events):
-        found, reference = trace(*events), Reference(text(events))
+        found = trace(*events)
+        steps = steps_of(found, launches(found))
+        reference = Reference(text(events), steps.left_out)
         expected = reference.device_figures()
         figures = device_figures(found)
         assert {name: getattr(figures, name) for name in expected} == expected
-        joined = launches(found)
-        accounts = device_accounts(found, steps_of(found, joined), joined)
+        accounts = device_accounts(found, steps, launches(found))
         assert [{name: ns for name, ns in account.items() if ns} for account in accounts] == reference.accounts()
         sums = {(row.name, row.kind): (row.count, row.total_ns) for row in kernel_table(found)}
         assert sums == reference.kernel_sums()

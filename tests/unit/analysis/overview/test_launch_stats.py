@@ -38,7 +38,7 @@ def test_a_kernel_as_long_as_its_call_is_not_short():
 
 
 def test_quantiles_are_values():
-    events = [event for at in range(100) for event in (launch(100 * at, 1, at), kernel("k", 101 * at, 1, at))]
+    events = [event for at in range(100) for event in (launch(100 * at, 1, at + 1), kernel("k", 101 * at, 1, at + 1))]
     delay = _stats(*events).delay
     assert (delay.min_ns, delay.p50_ns, delay.p90_ns, delay.p99_ns, delay.max_ns) == (0, 49_000, 89_000, 98_000, 99_000)
 
@@ -98,9 +98,12 @@ def test_nothing_to_join():
 def test_queues_against_counting_at_every_microsecond(seed):
     draw = random.Random(seed)
     pairs = [(at := draw.randrange(40), at + draw.randrange(-2, 9), draw.randrange(7, 9)) for _ in range(9)]
-    events = [launch(at, 1, number) for number, (at, _, _) in enumerate(pairs)]
+    # A stream runs in the order of launches.
+    calls, starts = (sorted((stream, times[column]) for *times, stream in pairs) for column in (0, 1))
+    pairs = [(at, begins, stream) for (stream, at), (_, begins) in zip(calls, starts, strict=True)]
+    events = [launch(at, 1, number) for number, (at, _, _) in enumerate(pairs, 1)]
     events += [
-        kernel("k", max(begins, 0), 1, number, stream=stream) for number, (_, begins, stream) in enumerate(pairs)
+        kernel("k", max(begins, 0), 1, number, stream=stream) for number, (_, begins, stream) in enumerate(pairs, 1)
     ]
     for queue in _stats(*events).queues:
         own = [(at, max(begins, at)) for at, begins, stream in pairs if stream == queue.stream]

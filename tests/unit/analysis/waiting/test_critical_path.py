@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from pytest_perfdl.analysis.events.steps import step_windows
 from pytest_perfdl.analysis.waiting.critical_path import CLASSES, critical_path
 from pytest_perfdl.trace import read
+from unit.analysis.generated import usable
 from unit.trace.chrome import MAIN, corpus_file, each_trace_file, kernel, launch, step, trace, x
 
 ENGINE = "autograd::engine::evaluate_function: AddmmBackward0"
@@ -184,15 +185,15 @@ def test_a_stream_that_overlaps_itself_waits_for_what_ends_last():
         launch(0, 1, 1),
         launch(1, 1, 2),
         launch(2, 1, 3),
-        kernel("long", 10, 90, 1),
+        kernel("long", 10, 30, 1),
         kernel("overlaps", 20, 10, 2),
-        kernel("last", 102, 10, 3),
+        kernel("last", 42, 10, 3),
     )
     assert stretches(made) == [
         ("launch latency", "", 0, 10),
-        ("compute", "long", 10, 100),
-        ("kernel gap", "", 100, 102),
-        ("compute", "last", 102, 112),
+        ("compute", "long", 10, 40),
+        ("kernel gap", "", 40, 42),
+        ("compute", "last", 42, 52),
     ]
 
 
@@ -400,7 +401,7 @@ def test_a_full_launch_queue_blocks_the_host(launches):
     for number in range(launches):
         begins = max(ends[-1] if ends else 0, now + 1)
         until = max(now + 1, ends[number - 1023] + 1 if number >= 1023 else 0)
-        events += [launch(now, until - now, number), kernel("k", begins, 10, number)]
+        events += [launch(now, until - now, number + 1), kernel("k", begins, 10, number + 1)]
         ends.append(begins + 10)
         now = until
     made = trace(*events, x("aten::add", now, 20_000))
@@ -649,8 +650,8 @@ def programs(draw):
 def test_agrees_with_a_slow_walk(program):
     calls, kernels, syncs = program
     events = [
-        *(launch(start, end - start, number) for number, (start, end) in enumerate(calls)),
-        *(kernel("k", start, end - start, call, stream=stream) for start, end, stream, call in kernels),
+        *(launch(start, end - start, number) for number, (start, end) in enumerate(calls, 1)),
+        *(kernel("k", start, end - start, call + 1, stream=stream) for start, end, stream, call in kernels),
         *(sync(start, end - start) for start, end in syncs),
     ]
     made = trace(*events)
@@ -698,6 +699,8 @@ events_of_any_kind = st.lists(
     ),
     max_size=30,
 )
+usable_events = events_of_any_kind.filter(lambda events: usable(trace(*events)))
+"""Those of which damage leaves something to make a graph of."""
 
 
 @settings(max_examples=60, deadline=None)

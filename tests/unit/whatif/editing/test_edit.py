@@ -12,8 +12,8 @@ from pytest_perfdl.whatif import EdgeKind, NewTask, Plan, Select, TaskKind, Trac
 from pytest_perfdl.whatif.editing.edit import PRIMITIVES
 from pytest_perfdl.whatif.editing.select import Selected
 from pytest_perfdl.whatif.model import Constants, TrackKind
-from unit.analysis.generated import traces
-from unit.analysis.waiting.test_critical_path import events_of_any_kind, sync
+from unit.analysis.generated import usable_traces
+from unit.analysis.waiting.test_critical_path import sync, usable_events
 from unit.trace.chrome import corpus_file, kernel, launch, trace, x
 from unit.whatif.from_trace.test_graph import back_pressure
 from unit.whatif.hand import CHANNEL, HOST, STREAMS, graph, slow, times
@@ -430,19 +430,19 @@ def checked(edited):
 
 
 @settings(max_examples=80, deadline=None)
-@given(traces(), plans())
+@given(usable_traces(), plans())
 def test_every_edited_graph_is_a_graph(made, plan):
     checked(plan.apply(task_graph(made)))
 
 
 @settings(max_examples=60, deadline=None)
-@given(events_of_any_kind, plans())
+@given(usable_events, plans())
 def test_every_edited_graph_of_any_trace_is_a_graph(events, plan):
     checked(plan.apply(task_graph(trace(*events))))
 
 
 @settings(max_examples=40, deadline=None)
-@given(traces(), st.integers(1, 4))
+@given(usable_traces(), st.integers(1, 4))
 def test_moves_and_schedules_lead_to_graphs_or_say_why_not(made, divisor):
     built = task_graph(made)
     device = Select(device=True, where=lambda made: np.arange(len(made)) % divisor == 0)

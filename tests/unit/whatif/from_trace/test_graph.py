@@ -6,11 +6,13 @@ from hypothesis import given, settings
 
 from pytest_perfdl.analysis.events.steps import step_windows
 from pytest_perfdl.analysis.waiting.critical_path import critical_path
+from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import EdgeKind, Plan, Select, TaskKind, quality, simulate, task_graph
 from pytest_perfdl.whatif.model import CHAIN_KINDS
-from unit.analysis.generated import traces
-from unit.analysis.waiting.test_critical_path import ENGINE, events_of_any_kind, programs, sync, sync_event
+from unit.analysis.generated import usable_traces
+from unit.analysis.jobs import pipelined, steady, without
+from unit.analysis.waiting.test_critical_path import ENGINE, programs, sync, sync_event, usable_events
 from unit.trace.chrome import corpus_file, each_recording, kernel, launch, step, trace, x
 from unit.whatif.hand import slow
 
@@ -383,8 +385,8 @@ def test_steps_and_their_period():
         events += [
             step(number, begin, 90),
             x("aten::mm", begin, 50),
-            launch(begin + 10, 5, number),
-            kernel("k", begin + 20, 90, number),
+            launch(begin + 10, 5, number + 1),
+            kernel("k", begin + 20, 90, number + 1),
         ]
     made = trace(*events)
     graph = check(made)
@@ -396,6 +398,37 @@ def test_steps_and_their_period():
     faster = simulate(Plan().scale(Select(device=True), 0.5).apply(graph))
     assert faster.steps_ns.tolist() == [90_000, 100_000, 100_000, 100_000]
     assert simulate(task_graph(trace(*events[:8]))).period_ns is None
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pipelined(),
+        pipelined(called=True),
+        [*steady(3), *steady(3, first=21, at=10_000_000)],
+        [event for number in (5, 10, 15) for event in steady(1, first=number, at=1000 * number)],
+        without(steady(), 303, 304),
+        without(pipelined(5), 1109, 1110),
+    ],
+    ids=["carried over", "launched before", "two recordings", "every fifth", "a step less", "an unknown begin"],
+)
+def test_steps_begin_as_their_windows_do(events):
+    made = trace(*events)
+    graph = check(made)
+    assert simulate(graph).steps_ns.tolist() == [window.window_ns for window in step_windows(made)]
+    assert set(simulate(graph).steps_ns.tolist()) == {1_000_000}
+
+
+def test_faster_kernels_make_carried_over_work_faster_as_well():
+    # All kernels take 50 us: the 30 from before until 1500, each step 500.
+    made = trace(*pipelined())
+    faster = simulate(Plan().scale(Select(device=True), 0.5).apply(task_graph(made)))
+    assert faster.steps_ns.tolist() == [500_000] * 3
+
+
+def test_a_trace_without_a_step_to_simulate():
+    with pytest.raises(TraceError, match="has no step to simulate: 50 of 50 kernel launches"):
+        task_graph(trace(*(one for one in steady() if one["cat"] != "kernel")))
 
 
 def test_setup_belongs_to_no_step():
@@ -469,13 +502,13 @@ def test_our_recordings_are_replayed(path):
 
 
 @settings(max_examples=60, deadline=None)
-@given(traces())
+@given(usable_traces())
 def test_any_generated_trace_is_replayed(made):
     check(made)
 
 
 @settings(max_examples=60, deadline=None)
-@given(events_of_any_kind)
+@given(usable_events)
 def test_any_trace_is_replayed(events):
     made = trace(*events)
     graph = check(made)
@@ -490,8 +523,8 @@ def test_any_trace_is_replayed(events):
 def test_a_program_s_path_agrees_with_the_walk(program):
     calls, kernels, syncs = program
     made = trace(
-        *(launch(start, end - start, number) for number, (start, end) in enumerate(calls)),
-        *(kernel("k", start, end - start, call, stream=stream) for start, end, stream, call in kernels),
+        *(launch(start, end - start, number) for number, (start, end) in enumerate(calls, 1)),
+        *(kernel("k", start, end - start, call + 1, stream=stream) for start, end, stream, call in kernels),
         *(sync(start, end - start) for start, end in syncs),
     )
     graph = check(made)

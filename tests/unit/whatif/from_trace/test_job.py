@@ -32,10 +32,10 @@ MEETING = "all ranks have arrived"
 def one(gemm, begins, *, clock=0, until=200, info=None, name=REDUCE, **args):
     """A rank whose gemm runs from 10 us on, then a collective until 200, then another kernel of 10; microseconds."""
     return trace(
-        *(launch(clock + 3 * number, 3, number) for number in range(3)),
-        kernel("gemm", clock + 10, gemm, 0),
-        kernel(name, clock + begins, until - begins, 1, **args),
-        kernel("tail", clock + until + 1, 10, 2),
+        *(launch(clock + 3 * number, 3, number + 1) for number in range(3)),
+        kernel("gemm", clock + 10, gemm, 1),
+        kernel(name, clock + begins, until - begins, 2, **args),
+        kernel("tail", clock + until + 1, 10, 3),
         **({} if info is None else {"distributedInfo": info}),
     )
 
@@ -125,11 +125,11 @@ def test_ends_that_differ():
 
     def rank(first, second):
         return trace(
-            *(launch(3 * number, 3, number) for number in range(4)),
-            kernel("gemm", 10, 50, 0),
-            kernel(REDUCE, 61, first - 61, 1),
-            kernel("gemm", first + 1, 159 - first, 2),
-            kernel(REDUCE, 161, second - 161, 3),
+            *(launch(3 * number, 3, number + 1) for number in range(4)),
+            kernel("gemm", 10, 50, 1),
+            kernel(REDUCE, 61, first - 61, 2),
+            kernel("gemm", first + 1, 159 - first, 3),
+            kernel(REDUCE, 161, second - 161, 4),
         )
 
     made = job_graph([rank(100, 200), rank(104, 196)])
@@ -197,8 +197,8 @@ def traces_of(gemms, clocks):
         for number, (begin, end) in enumerate(kernels):
             if not number % 2:
                 events.append(step(number // 2, clock + 4 * number, 8))
-            events.append(launch(clock + 4 * number, 4, number))
-            events.append(kernel(REDUCE if number % 2 else "gemm", clock + begin, end - begin, number))
+            events.append(launch(clock + 4 * number, 4, number + 1))
+            events.append(kernel(REDUCE if number % 2 else "gemm", clock + begin, end - begin, number + 1))
         found.append(trace(*events, distributedInfo={"rank": rank, "world_size": len(gemms)}))
     return found
 
@@ -231,8 +231,9 @@ def test_any_ranks_take_what_the_program_takes(data, count, steps):
 
 
 def test_what_overlaps_a_collective_on_its_stream():
-    """A kernel that begins while rank 0 still waits, 100 us before the transfer does."""
-    early = [launch(0, 3, 0), launch(3, 3, 1), launch(6, 3, 2), kernel("gemm", 10, 50, 0), kernel(REDUCE, 61, 139, 1)]
+    """A kernel that begins while rank 0 still waits, 100 us before the transfer does, as nodes of a graph may."""
+    graph = launch(3, 3, 2, name="cudaGraphLaunch")
+    early = [launch(0, 3, 1), graph, kernel("gemm", 10, 50, 1), kernel(REDUCE, 61, 139, 2)]
     made = job_graph([trace(*early, kernel("side", 90, 20, 2)), one(150, 161)])
     assert made.tasks.start.tolist() == simulate(made).start.tolist()
     found = device(made, Plan().scale(Select(rank=1, name="gemm"), 2))

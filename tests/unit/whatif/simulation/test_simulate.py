@@ -12,8 +12,8 @@ from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import EdgeKind, TaskKind, quality, simulate, task_graph
 from pytest_perfdl.whatif.model import Constants, StepSpan
 from pytest_perfdl.whatif.simulation.structure import structure
-from unit.analysis.generated import traces
-from unit.analysis.waiting.test_critical_path import events_of_any_kind
+from unit.analysis.generated import usable_traces
+from unit.analysis.waiting.test_critical_path import usable_events
 from unit.trace.chrome import corpus_file, trace
 from unit.whatif.hand import HOST, STREAMS, graph, slow, times
 
@@ -215,7 +215,7 @@ durations = st.lists(st.integers(0, 40_000), min_size=400, max_size=400).map(np.
 
 
 @settings(max_examples=50, deadline=None)
-@given(events_of_any_kind, durations, st.booleans())
+@given(usable_events, durations, st.booleans())
 def test_agrees_with_the_slow_simulator_on_any_durations(events, values, constant):
     made = task_graph(trace(*events))
     duration = np.resize(values, len(made)).astype(np.int64)
@@ -228,7 +228,7 @@ def test_agrees_with_the_slow_simulator_on_any_durations(events, values, constan
 
 
 @settings(max_examples=50, deadline=None)
-@given(traces(), durations)
+@given(usable_traces(), durations)
 def test_nothing_starts_earlier_when_something_takes_longer(made, extra):
     built = task_graph(made)
     longer = built.tasks.duration + np.resize(extra, len(built))
@@ -238,7 +238,7 @@ def test_nothing_starts_earlier_when_something_takes_longer(made, extra):
 
 
 @settings(max_examples=40, deadline=None)
-@given(traces(), st.integers(0, 10_000), st.data())
+@given(usable_traces(), st.integers(0, 10_000), st.data())
 def test_a_task_that_decides_nothing_has_slack(made, more, data):
     built = task_graph(made)
     found = simulate(built)

@@ -19,6 +19,7 @@ from pytest_perfdl.analysis.events.enclosing import threads_of
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, launches
 from pytest_perfdl.analysis.events.step_list import StepList, step_list
+from pytest_perfdl.analysis.events.unnamed_steps import repetitions, step_like
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.trace.annotations import SETUP, step_groups
@@ -169,6 +170,8 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
         return Steps((), _setup(trace, (0, 0)))
     else:
         window = []
+    if len(listed) == 1:
+        _looks_like_several(trace, joined, listed)
     unsure = _device_work(trace, joined, listed)
     if len(joined.device) == 0:
         opens, completions = listed.start, listed.end
@@ -200,6 +203,24 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
     left_out = tuple((listed.number[index], reason) for index, reason in sorted(listed.reasons.items()))
     lost = bool(listed.lost) or bool(listed.names)
     return Steps(tuple(windows), setup, left_out, tuple(listed.findings), lost, listed.damaged)
+
+
+def _looks_like_several(trace: Trace, joined: Launches, listed: StepList) -> None:
+    """Say of the only step, or of a trace without steps, what in it may be steps."""
+    if listed.number[0] < 0:
+        count, pattern = step_like(trace, joined)
+        if count:
+            listed.note("note", "step-like", f"{count:,} annotations look like steps: --step-name '{pattern}'")
+            return
+    events, times = repetitions(trace, joined, listed.thread, listed.start[0], listed.end[0])
+    if times:
+        what = "the trace, which has no steps," if listed.number[0] < 0 else "the only step"
+        listed.note(
+            "note",
+            "repetitions",
+            f"{what} repeats the same {plural(events, 'operator or launch', 'operators and launches')} {times:,} times: "
+            f"it may hold {times:,} iterations, if these are not equal layers of one",
+        )
 
 
 def _windows(trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[int]) -> tuple[list[int], list[int]]:

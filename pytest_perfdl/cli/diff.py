@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="current: the same kinds of input as A; without B, A must be a run.json file, and its baseline and "
         "current measurements are compared",
     )
-    parser.add_argument("-k", metavar="TEXT", default="", help="compare only tests, or kinds of steps, whose name contains TEXT")
+    parser.add_argument(
+        "-k", metavar="TEXT", default="", help="compare only tests, or kinds of steps, whose name contains TEXT"
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained HTML report")
     parser.add_argument(

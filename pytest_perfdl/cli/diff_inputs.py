@@ -201,7 +201,9 @@ def _of_folder(path: Path, label: str, step_name: re.Pattern[str] | None) -> Sid
     damaged = [
         file for file, error in folder.others.items() if file.suffix == ".json" and not isinstance(error, NotATrace)
     ]
-    found = {name: side for file in sorted([*records, *damaged]) for name, side in _of_file(file, label, step_name).items()}
+    found = {
+        name: side for file in sorted([*records, *damaged]) for name, side in _of_file(file, label, step_name).items()
+    }
     left_out = {*folder.traces, *folder.others} - {*records}
     folder.name_others("diff", sorted(file for file in left_out if file.name != MACHINE_FILE), "baseline")
     return found
@@ -304,7 +306,7 @@ def _of_traces(files: list[Path], label: str, step_name: re.Pattern[str] | None)
 
 
 def _side(runs: Sequence[_Run], label: str, trace: Trace | None, notes: tuple[str, ...]) -> LoadedSide:
-    """The side that some runs are, without those that damage has left too little of; of one run its `trace`, if kept."""
+    """The side that some runs are, without those that damage has left too little of; of one run its `trace`."""
     whole = [run for run in runs if not run.origin.damaged]
     doubts = [doubt if len(runs) == 1 else f"{run.file}: {doubt}" for run in runs for doubt in run.origin.doubts]
     if whole:

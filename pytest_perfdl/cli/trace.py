@@ -196,9 +196,7 @@ def _traces(
     from pytest_perfdl.model.errors import SelectionError
 
     traces = [
-        trace
-        for file in files
-        for trace in recordings_in(_read(file), memory=len(files) == 1, step_name=step_name)
+        trace for file in files for trace in recordings_in(_read(file), memory=len(files) == 1, step_name=step_name)
     ]
     try:
         traces = [select(trace, selection) for trace in of_ranks(traces, selection)]

@@ -84,9 +84,7 @@ def trace_files(names: Sequence[str], command: str) -> list[str]:
     return found
 
 
-def recordings_in(
-    trace: Trace, *, memory: bool = False, step_name: re.Pattern[str] | None = None
-) -> tuple[Trace, ...]:
+def recordings_in(trace: Trace, *, memory: bool = False, step_name: re.Pattern[str] | None = None) -> tuple[Trace, ...]:
     """The trace, or that of each process where its file holds several, which is said.
 
     Parameters
@@ -99,8 +97,8 @@ def recordings_in(
     Raises
     ------
     CommandError, TraceError
-        If nothing of it can be analyzed, no annotation is a step by this name, or its processes or the sides of a comparison cannot be told apart; the
-        message is one line.
+        If nothing of it can be analyzed, no annotation is a step by this name, or its processes or the sides of a
+        comparison cannot be told apart; the message is one line.
     """
     found = recordings_of(trace)
     if why := nothing_in(trace, memory=memory):

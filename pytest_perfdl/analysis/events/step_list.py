@@ -98,7 +98,7 @@ class StepList:
 
 
 def step_list(trace: Trace, joined: Launches, *, complete: bool = False) -> StepList:
-    """The `ProfilerStep#N` annotations, or those by another name (`Trace.step_name`), that are steps; empty without any.
+    """The annotations that are steps, `ProfilerStep#N` or by another name (`Trace.step_name`); empty without any.
 
     Left out are: a last annotation in which nothing runs, after one in which something did, and under a tenth as long
     as any other, which a profiler without a schedule leaves when it stops (without a word); annotations within others

@@ -218,8 +218,8 @@ def _looks_like_several(trace: Trace, joined: Launches, listed: StepList) -> Non
         listed.note(
             "note",
             "repetitions",
-            f"{what} repeats the same {plural(events, 'operator or launch', 'operators and launches')} {times:,} times: "
-            f"it may hold {times:,} iterations, if these are not equal layers of one",
+            f"{what} repeats the same {plural(events, 'operator or launch', 'operators and launches')} {times:,} "
+            f"times: it may hold {times:,} iterations, if these are not equal layers of one",
         )
 
 

@@ -48,7 +48,7 @@ def step_like(trace: Trace, joined: Launches) -> tuple[int, str]:
 
 
 def _series(trace: Trace) -> Iterator[Rows]:
-    """Annotations of one thread whose names differ in numbers at most, one after the other, the longest together first."""
+    """Annotations of one thread, one after the other, whose names differ in numbers at most; the longest first."""
     rows = trace.rows(Category.USER_ANNOTATION)
     stems: dict[str, int] = {}
     code = np.zeros(len(trace.names), dtype=np.intp)
@@ -68,19 +68,21 @@ def _series(trace: Trace) -> Iterator[Rows]:
 
 def _pattern(trace: Trace, rows: Rows) -> str:
     """The shortest pattern that the names of these annotations match, and no other annotation's does."""
-    names = [trace.names[index] for index in np.unique(trace.name[rows]).tolist()]
+    names: list[str] = [trace.names[index] for index in np.unique(trace.name[rows]).tolist()]
     annotations = trace.rows(Category.USER_ANNOTATION)
     others = [trace.names[index] for index in np.unique(trace.name[np.setdiff1d(annotations, rows)]).tolist()]
     # Of another thread the name may be the same: the steps are those of the thread with most work.
     others = [name for name in others if name not in names]
     stem = NUMBER.split(names[0])
-    tries = [re.escape(names[0])] if len(names) == 1 else []
+    tries: list[str] = [re.escape(names[0])] if len(names) == 1 else []
     tries += [f"{re.escape(names[0][: each.end()])}.*" for each in _SEPARATOR.finditer(stem[0]) if each.start() > 0]
     tries += [r"\d+".join(re.escape(part) for part in stem[::2])]
     for text in tries:
         # As it is typed in a shell.
-        pattern = text.replace("'", ".")
-        if all(re.fullmatch(pattern, name) for name in names) and not any(re.fullmatch(pattern, each) for each in others):
+        pattern: str = text.replace("'", ".")
+        if all(re.fullmatch(pattern, name) for name in names) and not any(
+            re.fullmatch(pattern, each) for each in others
+        ):
             return pattern
     return ""
 

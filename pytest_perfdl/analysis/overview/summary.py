@@ -29,7 +29,6 @@ from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.machine.utilization import Utilization, utilization
 from pytest_perfdl.trace.model import Trace
 
-
 _WHOLE = "whole trace"
 """Name of the one step of a trace without steps."""
 

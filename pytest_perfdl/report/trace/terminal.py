@@ -141,9 +141,13 @@ def _steps(summary: TraceSummary, width: int) -> Iterator[str]:
 
 def group_rows(summary: TraceSummary) -> list[tuple[str, ...]]:
     """The kinds of steps with their number, mean, least and largest time, under a head; empty for steps of one kind."""
-    rows = [("", "steps", "mean", "min", "max")]
+    rows: list[tuple[str, ...]] = [("", "steps", "mean", "min", "max")]
     rows += [
-        (visible(each.group), f"{each.steps:,}", *(format_quantity(ns, "ns") for ns in (each.mean_ns, each.min_ns, each.max_ns)))
+        (
+            visible(each.group),
+            f"{each.steps:,}",
+            *(format_quantity(ns, "ns") for ns in (each.mean_ns, each.min_ns, each.max_ns)),
+        )
         for each in summary.groups
     ]
     return rows if summary.groups else []

@@ -24,7 +24,7 @@ LOOP_SHARE = 0.95
 _SEPARATOR = re.compile(r"[^A-Za-z0-9]+")
 _OURS = "perfdl."
 _CANDIDATES = 8
-"""Lengths of a repetition, and series of annotations, that are tried."""
+"""Names of operators, occurrences of each, and series of annotations that are looked at."""
 
 
 def step_like(trace: Trace, joined: Launches) -> tuple[int, str]:
@@ -90,8 +90,7 @@ def _pattern(trace: Trace, rows: Rows) -> str:
 def repetitions(trace: Trace, joined: Launches, thread: tuple[int, int], start: int, end: int) -> tuple[int, int]:
     """Operators and launches of one repetition of a thread's work from `start` to `end`, and how often; 0 for none.
 
-    All repetitions run the same, one after the other, and are at least `LOOP_SHARE` of it. Candidates for the length
-    are the lags at which the sequence agrees with itself, by its autocorrelation.
+    All repetitions run the same, one after the other, and are at least `LOOP_SHARE` of it.
     """
     rows = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
     rows = rows[(trace.pid[rows] == thread[0]) & (trace.tid[rows] == thread[1])]
@@ -99,8 +98,9 @@ def repetitions(trace: Trace, joined: Launches, thread: tuple[int, int], start: 
     count = len(rows)
     if count < LEAST_EVENTS:
         return 0, 0
-    names = trace.name[rows[np.lexsort((-trace.duration[rows], trace.start[rows]))]]
-    for lag in _lags(names, len(trace.names)):
+    # Both come by start, so that this is a merge.
+    names = trace.name[rows[np.argsort(trace.start[rows], kind="stable")]]
+    for lag in _lags(names):
         equal = np.concatenate(([False], names[lag:] == names[:-lag], [False]))
         breaks = np.flatnonzero(~equal)
         longest = int(np.diff(breaks).max()) - 1
@@ -110,17 +110,15 @@ def repetitions(trace: Trace, joined: Launches, thread: tuple[int, int], start: 
     return 0, 0
 
 
-def _lags(names: I32, distinct: int) -> list[int]:
-    """Lags up to a third of a sequence at which nearly all of it agrees with itself, the shortest first."""
-    count = len(names)
-    signs = np.random.default_rng(0).choice((-1.0, 1.0), distinct)[names]
-    size = 1 << (2 * count - 1).bit_length()
-    spectrum = np.fft.rfft(signs, size)
-    agree = np.fft.irfft(spectrum * np.conj(spectrum), size)[1 : count // LEAST + 1]
-    lags = np.arange(1, len(agree) + 1)
-    share = np.round(agree / (count - lags), 6)
-    # Of what agrees in all but the ends the products add up to all of it, less twice what differs.
-    likely = np.flatnonzero(share >= 1 - 2 * (1 - LOOP_SHARE) * LEAST)
-    best = likely[np.argsort(-share[likely], kind="stable")][:_CANDIDATES]
-    found: list[int] = np.sort(lags[best]).tolist()
-    return found
+def _lags(names: I32) -> list[int]:
+    """Lengths that a repetition may have, the shortest first: distances between the rarest names of it."""
+    counts = np.bincount(names)
+    often = np.flatnonzero(counts >= LEAST)
+    rarest = often[np.argsort(counts[often], kind="stable")][:_CANDIDATES]
+    found: set[int] = set()
+    for name in rarest.tolist():
+        at = np.flatnonzero(names == name)
+        # From one in the middle on, which is behind what comes before a loop.
+        at = at[len(at) // 3 :]
+        found.update((at[1 : _CANDIDATES + 1] - at[0]).tolist())
+    return sorted(lag for lag in found if LEAST * lag <= len(names))

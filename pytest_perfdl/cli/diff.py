@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.cli.common import print_json, say, width
 from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
 from pytest_perfdl.cli.project import add_dir, store
+from pytest_perfdl.cli.step_name import add_step_name
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
 
@@ -33,6 +34,8 @@ _VERDICTS: frozenset[FailOn] = frozenset(
 )
 """What a diff may be; the last two for a test that only one side has."""
 _LIMIT = "3%"
+_NAMED = 8
+"""Kinds of steps that an error names."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="current: the same kinds of input as A; without B, A must be a run.json file, and its baseline and "
         "current measurements are compared",
     )
-    parser.add_argument("-k", metavar="TEXT", default="", help="compare only tests whose id contains TEXT")
+    parser.add_argument(
+        "-k", metavar="TEXT", default="", help="compare only tests, or kinds of steps, whose name contains TEXT"
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained HTML report")
     parser.add_argument(
@@ -75,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare the tensors that make up peak memory, instead of time: in traces with memory events, PyTorch "
         "memory snapshots (.pickle) or run.json files",
     )
+    add_step_name(parser)
     add_peaks(parser)
     parser.add_argument(
         "--top", type=int, default=10, metavar="N", help="maximum number of rows per table (default: %(default)s)"
@@ -88,6 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
+    if arguments.step_name is not None and (arguments.memory or arguments.new is None):
+        raise CommandError("--step-name needs two inputs that are traces, and compares times: remove it or --memory")
     if arguments.memory:
         return _memory(arguments)
     fail_on = _fail_on(arguments.fail_on)
@@ -97,11 +105,14 @@ def run(arguments: argparse.Namespace) -> int:
     peaks = parse_peaks(arguments.peaks)
     sides = (arguments.base, arguments.new)
     folder = "" if all(Path(source).exists() for source in sides) else str(store(arguments).base)
-    base, new = (load(source, folder) for source in sides)
+    base, new = (load(source, folder, arguments.step_name) for source in sides)
     paired = [each for each in pairs(base, new) if arguments.k in each[0].test or not each[0].test]
     found = [(name.title, _compared(old, now, rules, peaks)) for name, old, now in paired]
     if not found:
-        say(f"{arguments.base} and {arguments.new} have no test in common: nothing to compare")
+        what = "test" if arguments.step_name is None else "kind of steps"
+        have = [f"{source} has {_titles(side)}" for source, side in ((arguments.base, base), (arguments.new, new))]
+        more = "" if arguments.step_name is None else f" ({'; '.join(have)})"
+        say(f"{arguments.base} and {arguments.new} have no {what} in common: nothing to compare{visible(more)}")
         return 3
     for note in dict.fromkeys(note for side in (base, new) for each in side.values() for note in each.notes):
         say(f"perfdl diff: {visible(note)}", error=True)
@@ -171,6 +182,11 @@ def _memory(arguments: argparse.Namespace) -> int:
     else:
         say("\n\n".join(memory.terminal(change, arguments.top, width()) for change in found))
     return 0
+
+
+def _titles(side: Sides) -> str:
+    titles = [repr(name.title) for name in side]
+    return ", ".join(titles[:_NAMED]) + (f" and {len(titles) - _NAMED} more" if len(titles) > _NAMED else "")
 
 
 def _alone(side: Sides, common: Set[tuple[str, str]], text: str) -> list[str]:

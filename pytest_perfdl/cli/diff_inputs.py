@@ -7,7 +7,8 @@ folder of baselines and a git revision hold a side for every call of every test.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from pytest_perfdl.analysis.account.parts import StepParts, step_parts
 from pytest_perfdl.analysis.events.device_record import devices_of
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import LEAST_STEPS, steps_of
+from pytest_perfdl.analysis.overview.selection import of_group
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.cli.common import recordings_of
+from pytest_perfdl.cli.step_name import with_step_name
 from pytest_perfdl.cli.traces import Folder, recordings_in
 from pytest_perfdl.diff import Origin, Side, of_breakdown, of_call, of_damage, of_traces
 from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
@@ -45,7 +48,7 @@ _OBJECTS = (RUN, BASELINE, OBJECT)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Name:
-    """Which step a side is of; a trace's is of no test."""
+    """Which step a side is of; a trace's is of no test, but may be of a kind of steps (`Steps.groups`)."""
 
     test: str = ""
     call: str = ""
@@ -71,7 +74,7 @@ class LoadedSide:
 Sides = Mapping[Name, LoadedSide]
 
 
-def load(source: str, folder: str) -> Sides:
+def load(source: str, folder: str, step_name: re.Pattern[str] | None = None) -> Sides:
     """The sides that a source holds.
 
     Parameters
@@ -81,21 +84,25 @@ def load(source: str, folder: str) -> Sides:
         revision, whose baselines are meant.
     folder
         Where the baselines are in a revision.
+    step_name
+        Names of the annotations that are the steps of a trace (`--step-name`): a side for each kind of steps.
 
     Raises
     ------
     SourceError
-        When it is none of these, or holds no step.
+        When it is none of these, or holds no step, or `step_name` is for what is no trace.
     """
     path = Path(source)
     if path.is_dir():
-        found = _of_folder(path, source)
+        found = _of_folder(path, source, step_name)
     elif path.exists():
-        found = _of_file(path, source)
+        found = _of_file(path, source, step_name)
     else:
         found = _of_revision(source, folder)
     if not found:
         raise SourceError(f"{source} contains no measured or profiled step to compare")
+    if step_name is not None and any(each.side.origin is None for each in found.values()):
+        raise SourceError(f"{source} is no trace: --step-name is for traces only")
     return found
 
 
@@ -180,21 +187,23 @@ def _by_test(sides: Sides) -> dict[tuple[str, str], Name]:
     return {step: names[0] for step, names in by_test.items() if len(names) == 1}
 
 
-def _of_folder(path: Path, label: str) -> Sides:
+def _of_folder(path: Path, label: str, step_name: re.Pattern[str] | None) -> Sides:
     if (path / "run.json").is_file():
-        return _of_file(path / "run.json", label)
+        return _of_file(path / "run.json", label, step_name)
     folder = Folder.of(path)
     records = [file for file, error in folder.others.items() if _is_record(error)]
     if not records:
         if not folder.traces and folder.others:
             raise SourceError(f"{label} contains nothing to compare: it has {folder.listed(folder.others)}")
         folder.name_others("diff", list(folder.others))
-        return _of_traces(list(folder.traces), label) if folder.traces else {}
+        return _of_traces(list(folder.traces), label, step_name) if folder.traces else {}
     # What cannot be decoded may be a damaged baseline, and is an error.
     damaged = [
         file for file, error in folder.others.items() if file.suffix == ".json" and not isinstance(error, NotATrace)
     ]
-    found = {name: side for file in sorted([*records, *damaged]) for name, side in _of_file(file, label).items()}
+    found = {
+        name: side for file in sorted([*records, *damaged]) for name, side in _of_file(file, label, step_name).items()
+    }
     left_out = {*folder.traces, *folder.others} - {*records}
     folder.name_others("diff", sorted(file for file in left_out if file.name != MACHINE_FILE), "baseline")
     return found
@@ -204,11 +213,11 @@ def _is_record(error: TraceError | None) -> bool:
     return isinstance(error, NotATrace) and error.what in (RUN, BASELINE)
 
 
-def _of_file(path: Path, label: str) -> Sides:
+def _of_file(path: Path, label: str, step_name: re.Pattern[str] | None) -> Sides:
     refused = refusal_of(path)
     is_other = isinstance(refused, NotATrace) and refused.what not in _OBJECTS
     if refused is None or is_other or not _is_object(path):
-        return _of_traces([path], label)
+        return _of_traces([path], label, step_name)
     try:
         data = json.loads(bounded.read_bytes(path, run_json.LIMIT))
     except OSError as error:
@@ -253,41 +262,69 @@ class _Run:
     file: Path
     place: int
     """Among the recordings of the file."""
+    step_name: re.Pattern[str] | None
+    group: str
     parts: StepParts
     origin: Origin
 
     def trace(self) -> Trace:
         """The trace, read again."""
-        return recordings_of(read(self.file))[self.place]
+        found = with_step_name(recordings_of(read(self.file)), self.step_name)
+        return _kinds(found[self.place])[self.group]
 
 
-def _of_traces(files: list[Path], label: str) -> Sides:
+def _kinds(trace: Trace) -> dict[str, Trace]:
+    """The trace, or of steps by another name the part with the steps of each kind."""
+    groups = steps_of(trace, launches(trace)).groups
+    if trace.step_name is None or not groups:
+        return {"": trace}
+    return {group: of_group(trace, group) for group in groups}
+
+
+def _of_traces(files: list[Path], label: str, step_name: re.Pattern[str] | None) -> Sides:
     notes: list[str] = []
-    runs: list[_Run] = []
+    runs: dict[str, list[_Run]] = {}
+    only: dict[str, Trace] = {}
     try:
         # One after the other: of several traces only their parts are kept.
         for file in files:
-            found = recordings_in(read(file))
+            found = recordings_in(read(file), step_name=step_name)
             notes += [f"{file}: {note}" for note in dict.fromkeys(note for trace in found for note in trace.findings)]
-            runs += [_Run(file, place, step_parts(trace), _origin(trace)) for place, trace in enumerate(found)]
-        whole = [run for run in runs if not run.origin.damaged]
-        doubts = [doubt if len(runs) == 1 else f"{run.file}: {doubt}" for run in runs for doubt in run.origin.doubts]
-        if whole:
-            doubts += [
-                f"{run.file} is left out: damage leaves fewer than {LEAST_STEPS} of its steps"
-                for run in runs
-                if run.origin.damaged
-            ]
-        origin = replace((whole or runs)[0].origin, doubts=tuple(doubts))
-        if not whole and not len(runs[0].parts.step_ns):
-            return {Name(): LoadedSide(of_damage(label, origin), None, tuple(notes))}
-        side = replace(of_traces(label, [run.parts for run in whole or runs[:1]]), origin=origin)
+            for place, trace in enumerate(found):
+                only = _kinds(trace)
+                for group, own in only.items():
+                    run = _Run(file, place, step_name, group, step_parts(own), _origin(own))
+                    runs.setdefault(group, []).append(run)
+        return {
+            Name(f"steps {group}" if group else ""): _side(
+                own, label, only.get(group) if len(own) == 1 else None, tuple(notes)
+            )
+            for group, own in runs.items()
+        }
     except (TraceError, ValueError) as error:
         raise SourceError(str(error)) from error
-    if len(runs) == 1:
-        return {Name(): LoadedSide(side, lambda: found[0], tuple(notes))}
-    middle = (whole or runs)[int(np.argsort(side.step_ns, kind="stable")[(len(side.step_ns) - 1) // 2])]
-    return {Name(): LoadedSide(side, middle.trace, tuple(notes))}
+
+
+def _side(runs: Sequence[_Run], label: str, trace: Trace | None, notes: tuple[str, ...]) -> LoadedSide:
+    """The side that some runs are, without those that damage has left too little of; of one run its `trace`."""
+    whole = [run for run in runs if not run.origin.damaged]
+    doubts = [doubt if len(runs) == 1 else f"{run.file}: {doubt}" for run in runs for doubt in run.origin.doubts]
+    if whole:
+        doubts += [
+            f"{run.file} is left out: damage leaves fewer than {LEAST_STEPS} of its steps"
+            for run in runs
+            if run.origin.damaged
+        ]
+    origin = replace((whole or runs)[0].origin, doubts=tuple(doubts))
+    if not whole and not len(runs[0].parts.step_ns):
+        return LoadedSide(of_damage(label, origin), None, notes)
+    side = replace(of_traces(label, [run.parts for run in whole or runs[:1]]), origin=origin)
+    if len(runs) == 1 and trace is not None:
+        return LoadedSide(side, lambda: trace, notes)
+    middle = (whole or runs)[0]
+    if len(runs) > 1:
+        middle = (whole or runs)[int(np.argsort(side.step_ns, kind="stable")[(len(side.step_ns) - 1) // 2])]
+    return LoadedSide(side, middle.trace, notes)
 
 
 def _origin(trace: Trace) -> Origin:

@@ -6,6 +6,7 @@ Several files, or those of a folder, are the ranks of one job.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import print_json, recordings_of, rewrite, say, width
 from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
+from pytest_perfdl.cli.step_name import add_step_name, with_step_name
 from pytest_perfdl.model.errors import CommandError, TraceError
 from pytest_perfdl.model.selection import HELP, parse
 from pytest_perfdl.model.visible import visible
@@ -65,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also simulate optimizations, and print how much faster each makes the step",
     )
+    add_step_name(parser)
     add_peaks(parser)
 
 
@@ -82,9 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"--select {error}") from error
     peaks = parse_peaks(arguments.peaks)
     if len(files) > 1 and not arguments.advise:
-        found = _ranks(files, selection, peaks)
+        found = _ranks(files, selection, peaks, arguments.step_name)
     else:
-        found = _traces(files, selection, peaks, advise=arguments.advise)
+        found = _traces(files, selection, peaks, arguments.step_name, advise=arguments.advise)
     found = _with_steps(found)
     summaries, across, advised = found.summaries, found.across, found.advised
     if arguments.trace is not None and across is None:
@@ -140,14 +143,16 @@ class _Found:
     """The traces one after the other, the selected part."""
 
 
-def _ranks(files: Sequence[str], selection: Selection, peaks: Peaks | None) -> _Found:
+def _ranks(
+    files: Sequence[str], selection: Selection, peaks: Peaks | None, step_name: re.Pattern[str] | None
+) -> _Found:
     """What is said of the selected ranks of a job, each reduced on its own, several at a time."""
     from pytest_perfdl.analysis.overview.selection import select
     from pytest_perfdl.analysis.ranks import compare
     from pytest_perfdl.analysis.ranks.compare import numbered
     from pytest_perfdl.cli.trace_processes import in_processes, read_in_processes, read_ranks
 
-    one = partial(read_ranks, selection=selection, peaks=peaks)
+    one = partial(read_ranks, selection=selection, peaks=peaks, step_name=step_name)
     processes = in_processes(files)
     each_file = read_in_processes(files, processes, one) if processes > 1 else list(map(one, files))
     found = [rank for ranks in each_file for rank in ranks]
@@ -166,7 +171,7 @@ def _ranks(files: Sequence[str], selection: Selection, peaks: Peaks | None) -> _
     activities = [each.activity for each in ranks if each.activity is not None]
 
     def again(file: str, place: int) -> Trace:
-        return recordings_of(_read(file))[place]
+        return with_step_name(recordings_of(_read(file)), step_name)[place]
 
     return _Found(
         [each.summary for each in ranks if each.summary is not None],
@@ -177,14 +182,23 @@ def _ranks(files: Sequence[str], selection: Selection, peaks: Peaks | None) -> _
     )
 
 
-def _traces(files: Sequence[str], selection: Selection, peaks: Peaks | None, *, advise: bool) -> _Found:
+def _traces(
+    files: Sequence[str],
+    selection: Selection,
+    peaks: Peaks | None,
+    step_name: re.Pattern[str] | None,
+    *,
+    advise: bool,
+) -> _Found:
     """The same of traces that are all in memory, as simulating them needs; and what would make the step faster."""
-    from pytest_perfdl.analysis.overview.selection import of_ranks, select
+    from pytest_perfdl.analysis.overview.selection import of_largest_group, of_ranks, select
     from pytest_perfdl.analysis.overview.summary import summarize
     from pytest_perfdl.cli.traces import recordings_in
     from pytest_perfdl.model.errors import SelectionError
 
-    traces = [trace for file in files for trace in recordings_in(_read(file), memory=len(files) == 1)]
+    traces = [
+        trace for file in files for trace in recordings_in(_read(file), memory=len(files) == 1, step_name=step_name)
+    ]
     try:
         traces = [select(trace, selection) for trace in of_ranks(traces, selection)]
     except SelectionError as error:
@@ -195,7 +209,7 @@ def _traces(files: Sequence[str], selection: Selection, peaks: Peaks | None, *, 
 
         numbers = rank_numbers(traces)
         traces = [traces[place] for place in sorted(range(len(traces)), key=numbers.__getitem__)]
-        activities = [activity(trace) for trace in traces]
+        activities = [activity(of_largest_group(trace)) for trace in traces]
         across = compare(activities)
     summaries = [summarize(trace, peaks) for trace in traces]
     advised = [_advised(trace, peaks) if advise else None for trace in traces]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -53,7 +54,9 @@ class ReadRank:
     """Why nothing is selected."""
 
 
-def read_ranks(file: str, selection: Selection, peaks: Peaks | None) -> list[ReadRank]:
+def read_ranks(
+    file: str, selection: Selection, peaks: Peaks | None, step_name: re.Pattern[str] | None = None
+) -> list[ReadRank]:
     """Read one file and say all of its trace, or of the trace of each process in it.
 
     Raises
@@ -63,11 +66,11 @@ def read_ranks(file: str, selection: Selection, peaks: Peaks | None) -> list[Rea
     """
     from pytest_perfdl.trace import read
 
-    return [_read_rank(each, selection, peaks) for each in recordings_in(read(file))]
+    return [_read_rank(each, selection, peaks) for each in recordings_in(read(file), step_name=step_name)]
 
 
 def _read_rank(whole: Trace, selection: Selection, peaks: Peaks | None) -> ReadRank:
-    from pytest_perfdl.analysis.overview.selection import select
+    from pytest_perfdl.analysis.overview.selection import of_largest_group, select
     from pytest_perfdl.analysis.overview.summary import summarize
     from pytest_perfdl.analysis.ranks import activity
     from pytest_perfdl.analysis.ranks.activity import rank_of
@@ -77,7 +80,7 @@ def _read_rank(whole: Trace, selection: Selection, peaks: Peaks | None) -> ReadR
         trace = select(whole, selection)
     except SelectionError as error:
         return ReadRank(rank, None, None, str(error))
-    return ReadRank(rank, activity(trace), summarize(trace, peaks))
+    return ReadRank(rank, activity(of_largest_group(trace)), summarize(trace, peaks))
 
 
 def in_processes(files: Sequence[str]) -> int:

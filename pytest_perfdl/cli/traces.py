@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.cli.common import recordings_of, say
+from pytest_perfdl.cli.step_name import with_step_name
 from pytest_perfdl.model.errors import CommandError, NotATrace, TraceError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
@@ -82,23 +84,25 @@ def trace_files(names: Sequence[str], command: str) -> list[str]:
     return found
 
 
-def recordings_in(trace: Trace, *, memory: bool = False) -> tuple[Trace, ...]:
+def recordings_in(trace: Trace, *, memory: bool = False, step_name: re.Pattern[str] | None = None) -> tuple[Trace, ...]:
     """The trace, or that of each process where its file holds several, which is said.
 
     Parameters
     ----------
     memory
         Whether memory events are enough.
+    step_name
+        Names of the annotations that are the steps (`--step-name`).
 
     Raises
     ------
     CommandError, TraceError
-        If nothing of it can be analyzed, or its processes or the sides of a comparison cannot be told apart; the
-        message is one line.
+        If nothing of it can be analyzed, no annotation is a step by this name, or its processes or the sides of a
+        comparison cannot be told apart; the message is one line.
     """
     found = recordings_of(trace)
     if why := nothing_in(trace, memory=memory):
         raise CommandError(f"{trace.source} {why}")
     if len(found) > 1:
         say(visible(f"{several(trace, found)}: read as ranks"), error=True)
-    return found
+    return with_step_name(found, step_name)

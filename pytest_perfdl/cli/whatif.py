@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import print_json, say, width
+from pytest_perfdl.cli.step_name import add_step_name
 from pytest_perfdl.model.errors import CommandError, SelectionError
 from pytest_perfdl.model.selection import HELP, parse
 from pytest_perfdl.report import layout
@@ -74,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="mean step time measured without the profiler, such as 41.2ms; used to subtract profiler overhead from "
         "every event",
     )
+    add_step_name(parser)
     parser.add_argument("--devices", type=int, metavar="N", help="rank the ways to parallelize the step over N devices")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument(
@@ -155,7 +157,11 @@ def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, 
     from pytest_perfdl.whatif.from_trace.graph import task_graph
     from pytest_perfdl.whatif.from_trace.job import job_graph
 
-    traces = [trace for path in trace_files(arguments.files, "whatif") for trace in recordings_in(read(path))]
+    traces = [
+        trace
+        for path in trace_files(arguments.files, "whatif")
+        for trace in recordings_in(read(path), step_name=arguments.step_name)
+    ]
 
     def graph_of(trace: Trace) -> TaskGraph:
         graph = task_graph(trace)
@@ -176,16 +182,23 @@ def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, 
 def _doubts(traces: Sequence[Trace]) -> list[Note]:
     """What is wrong with the traces, as far as it is known to change figures."""
     from pytest_perfdl.analysis.events.launches import launches
+    from pytest_perfdl.analysis.events.step_list import MIXED
     from pytest_perfdl.analysis.events.steps import steps_of
+    from pytest_perfdl.analysis.overview.selection import largest_group
     from pytest_perfdl.whatif.advice import Note
 
-    found = [(trace, finding) for trace in traces for finding in steps_of(trace, launches(trace)).findings]
+    found: list[tuple[str, str, str]] = []
+    for trace in traces:
+        steps = steps_of(trace, launches(trace))
+        if kinds := largest_group(steps):
+            found.append((trace.source, MIXED, kinds))
+        found += [
+            (trace.source, each.code, each.message)
+            for each in steps.findings
+            if each.level == "invalid" or each.code == MIXED
+        ]
     several = len(traces) > 1
-    return [
-        Note(finding.code, f"{trace.source}: {finding.message}" if several else finding.message, 0.0)
-        for trace, finding in found
-        if finding.level == "invalid"
-    ]
+    return [Note(code, f"{source}: {text}" if several else text, 0.0) for source, code, text in found]
 
 
 def _arithmetic(trace: Trace, machine: Machine) -> Arithmetic | None:

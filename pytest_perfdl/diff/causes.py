@@ -160,6 +160,7 @@ def _cause(key: Key, members: Sequence[Change], interval: tuple[float, float] | 
         status=status,
         module=_mostly(members, "module"),
         line=_mostly(members, "line"),
+        graph=_graph(members),
         base=sum((change.base for change in members), NOTHING),
         new=sum((change.new for change in members), NOTHING),
         delta_ns=sum(change.delta_ns for change in members),
@@ -201,6 +202,22 @@ def _mostly(members: Sequence[Change], kind: Literal["module", "line"]) -> str:
     depth = best.count(".") + 1
     inside = {".".join(place.split(".")[:depth]) for place, _ in towards if is_inside(place, best)}
     return common_module(sorted(inside))
+
+
+def _graph(members: Sequence[Change]) -> str:
+    """The node of a graph that holds `MOSTLY` of what goes the way of the whole, or else the graph."""
+    total = sum(change.own_ns for change in members)
+    held: dict[str, float] = defaultdict(float)
+    whole = 0.0
+    for change in members:
+        if change.own_ns * total > 0:
+            ns = abs(change.own_ns)
+            whole += ns
+            node = next((part.node_name for part in (*change.new_parts, *change.base_parts) if part.node_name), "")
+            for name in {node, node.partition(",")[0]}:
+                held[name] += ns
+    enough = [name for name, ns in held.items() if name and ns >= MOSTLY * whole]
+    return max(enough, key=len, default="")
 
 
 def _in_any(module: str) -> str:

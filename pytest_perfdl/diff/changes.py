@@ -74,6 +74,8 @@ class DiffCause:
     """The innermost module that holds most of the change; empty where no module does, or none is known."""
     line: str
     """The user's line that holds most of it; the same."""
+    graph: str
+    """The node of a CUDA graph that holds most of it, "graph 3, node 17", or the graph whose nodes do, "graph 3"."""
     base: Amount
     new: Amount
     delta_ns: int

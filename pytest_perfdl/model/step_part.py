@@ -7,7 +7,7 @@ type.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 ANY = "*"
@@ -26,7 +26,8 @@ class Part:
     name: str
     """The kernel's, the operator's or the class's."""
     path: tuple[str, ...] = ()
-    """Operators around it from the outermost to the innermost; a kernel's ends with the one that launched it. Of time
+    """Operators around it from the outermost to the innermost; a kernel's ends with the one that launched it, and is
+    empty where that was a graph, whose replay any operator may have called. Of time
     of Python whose `function` is known the annotation around it."""
     shapes: str = ""
     """Of the innermost operator's inputs, as JSON: "[[64, 512], [512]]"."""
@@ -38,6 +39,11 @@ class Part:
     """For time of Python: what that line calls, "torch/nn/utils/clip_grad.py(40): clip_grad_norm_", or else the
     annotation around it."""
     phase: Phase = ""
+    node: str = ""
+    """Of a kernel that a CUDA graph launched: its graph and node, counted from 1 in the order of their first replay and
+    of their ids, "1.4", so that equal graphs of two runs agree."""
+    node_name: str = field(default="", compare=False)
+    """The same as the trace has it: "graph 3, node 17"."""
 
     @property
     def operator(self) -> str:

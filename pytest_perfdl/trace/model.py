@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -177,6 +178,8 @@ class Trace:
     """Name of the file, for messages."""
     raw_args: RawArgs = field(repr=False)
     """JSON text of the arguments of every row, `{}` if there are none; decoded by `args`."""
+    step_name: re.Pattern[str] | None = None
+    """What the whole name of an annotation must match to be a step; `None` for `ProfilerStep#N` (`annotations`)."""
     derived: dict[object, Any] = field(init=False, repr=False, default_factory=dict)
     """Cache of values derived from the columns (`once`)."""
 

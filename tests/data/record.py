@@ -10,6 +10,7 @@ memory.json         a run of TIED, below, in which the head has weights of its o
 sizes.json          a run of SCALING, below, in which a penalty compares every sample with all others
 perf-qualify.jsonl  a campaign of perfdl qualify, made up like points.csv
 rank0.json.gz to 3  four ranks of a simulated job, rank 2 of which loads slowly from its fourth step on
+serving.json.gz     a server of a language model, made up: 22 steps that decode or also read a prompt, and work between
 nights/             what `perfdl history` reads of the run files of 24 nights, made up, too
 
 Then run docs/samples.py.
@@ -180,6 +181,34 @@ def ranks() -> None:
         (DATA / f"rank{rank}.json.gz").write_bytes(gzip.compress(text, mtime=0))
 
 
+def serving() -> None:
+    """Steps in ranges of their own, which say how many tokens they read and write."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from unit.trace.chrome import kernel, launch, text, x
+
+    random = np.random.default_rng(0)
+    events: list[dict[str, Any]] = []
+    start = 0.0
+    for number in range(22):
+        prompts = int(number % 4 == 1)
+        name = f"execute_context_{prompts}({512 * prompts})_generation_{64 - prompts}({64 - prompts})"
+        kernels = [900 * (1 + 3 * prompts) + round(10 * random.standard_normal(), 1), 240.0]
+        at = start + 60
+        events.append(x("aten::mm", start + 10, 60))
+        for place, (kind, length) in enumerate(zip(("gemm", "attention"), kernels, strict=True)):
+            events.append(launch(start + 20 + 15 * place, 10, 4 * number + place + 1))
+            events.append(kernel(kind, at, length, 4 * number + place + 1))
+            at += length + 2
+        events.append(launch(start + 80, at - start - 75, 0, name="cudaStreamSynchronize"))
+        events.append(x(name, start, at - start + 10, "user_annotation"))
+        # Between the ranges a token is chosen, and the next batch is put together.
+        start = at + 40
+        events += [x("aten::argmax", start, 90), launch(start + 20, 10, 4 * number + 4)]
+        events.append(kernel("sample", start + 40, 60, 4 * number + 4))
+        start += 150
+    (DATA / "serving.json.gz").write_bytes(gzip.compress(text(events), mtime=0))
+
+
 def mixer() -> None:
     """Profiled here: all of it on one thread."""
     os.environ["PERFDL_PLANT"] = "jitter_before_crop"
@@ -272,7 +301,7 @@ def run(folder: str, *words: str, expected: int = 0) -> None:
         sys.exit(f"{words[0]} ended with exit code {code} instead of {expected}")
 
 
-PARTS = {each.__name__: each for each in (points, campaign, nights, ranks, mixer, tutorial, curve, memory)}
+PARTS = {each.__name__: each for each in (points, campaign, nights, ranks, serving, mixer, tutorial, curve, memory)}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

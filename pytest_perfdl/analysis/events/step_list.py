@@ -14,7 +14,7 @@ from pytest_perfdl.analysis.events.launches import Launches, launch_calls
 from pytest_perfdl.analysis.events.threads import input_rows, operator_threads
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_percent, plural
-from pytest_perfdl.trace.annotations import step_annotations
+from pytest_perfdl.trace.annotations import NUMBER, nested_annotations, step_annotations, step_groups
 from pytest_perfdl.trace.model import Category, Rows, Trace
 
 OVERLAP_SHARE = 0.01
@@ -31,6 +31,8 @@ FRAGMENT_SHARE, FRAGMENT_OF = 0.1, 10
 """Share of the operators of any other step, which has at least so many, at which a last annotation is no step."""
 ALIKE = 0.01
 """Share of its operators by which a step may differ from others and count as equal."""
+MIXED = "mixed-steps"
+"""Code of the finding that means are over steps of different names."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,8 @@ class StepList:
     start: list[int]
     end: list[int]
     thread: tuple[int, int]
+    names: dict[int, str] = field(default_factory=dict)
+    """Name of the annotation with each number, of steps by another name (`Trace.step_name`)."""
     reasons: dict[int, str] = field(default_factory=dict)
     """By index of a step that is left out, why."""
     lost: bool = False
@@ -59,6 +63,11 @@ class StepList:
     def kept(self) -> list[int]:
         """Indices of the steps that are not left out."""
         return [index for index in range(len(self)) if index not in self.reasons]
+
+    def name_of(self, index: int) -> str:
+        """Name of a step's annotation."""
+        number = self.number[index]
+        return self.names.get(number, f"ProfilerStep#{number}")
 
     def leave_out(self, indices: Sequence[int], code: str, reason: str, *, is_damage: bool = True) -> None:
         """Leave out steps for one reason; `{steps}` in it is replaced by their numbers."""
@@ -98,14 +107,15 @@ class StepList:
 
 
 def step_list(trace: Trace, joined: Launches, *, complete: bool = False) -> StepList:
-    """The `ProfilerStep#N` annotations that are steps; empty without any.
+    """The annotations that are steps, `ProfilerStep#N` or by another name (`Trace.step_name`); empty without any.
 
     Left out are: a last annotation in which nothing runs, after one in which something did, and under a tenth as long
     as any other, which a profiler without a schedule leaves when it stops (without a word); annotations within others
     of the same number, and those of a second profiler (said, no step is lost); steps without a duration; steps that
     overlap by more than `OVERLAP_SHARE`; a first or last step whose operators differ from all others', where at least
     `AGREEING` of these agree with each other. With fewer it is said, and the step is kept: accumulation of gradients
-    and periodic logging differ by right. So it is where `complete` says that the trace holds whole steps.
+    and periodic logging differ by right. So it is where `complete` says that the trace holds whole steps. Steps by
+    another name are compared with those of their group, or of their name where that says what they do.
     """
     rows, numbers = step_annotations(trace)
     found = StepList([], [], [], (0, 0))
@@ -119,7 +129,11 @@ def step_list(trace: Trace, joined: Launches, *, complete: bool = False) -> Step
         found.number.append(number)
         found.start.append(begin)
         found.end.append(until)
-    _without_rest(trace, joined, found)
+    if trace.step_name is None:
+        _without_rest(trace, joined, found)
+    else:
+        found.names = dict(zip(numbers, (trace.name_of(row) for row in rows.tolist()), strict=True))
+        _named(trace, rows, found)
     found.leave_out(
         [index for index in range(len(found)) if found.end[index] <= found.start[index]],
         "empty-step",
@@ -236,27 +250,80 @@ def _without_rest(trace: Trace, joined: Launches, found: StepList) -> None:
         found.drop_last()
 
 
+def _named(trace: Trace, rows: Rows, found: StepList) -> None:
+    """Say what of the annotations that match is not a step, and what kinds of steps a mean would mix."""
+    if nested := nested_annotations(trace, rows):
+        found.note(
+            "note",
+            "nested-names",
+            f"{plural(nested, 'annotation')} that --step-name matches {'is' if nested == 1 else 'are'} within another: "
+            "the outermost are the steps",
+        )
+    kinds = set(_kinds(trace, found))
+    if trace.step_name is not None and not trace.step_name.groups and len(kinds) > 1:
+        first, second = list(dict.fromkeys(map(found.name_of, range(len(found)))))[:2]
+        found.note(
+            "note",
+            MIXED,
+            f"the steps have {len(kinds)} different names, such as {first} and {second}: means are over all of them; "
+            "steps are told apart by what parentheses in --step-name enclose",
+        )
+
+
+def _kinds(trace: Trace, found: StepList) -> list[str]:
+    """What steps must have in common to do the same: their group, else their name without numbers that count them."""
+    names = [found.name_of(index) for index in range(len(found))]
+    if trace.step_name is None:
+        return [""] * len(names)
+    if trace.step_name.groups:
+        return list(step_groups(trace, names))
+    texts = [NUMBER.split(name) for name in names]
+    if len({tuple(text[::2]) for text in texts}) > 1:
+        return names
+    # In one pattern of names: what only rises is a counter.
+    columns = list(zip(*([(len(part), part) for part in text[1::2]] for text in texts), strict=True))
+    told = [column for column in columns if not all(before < after for before, after in itertools.pairwise(column))]
+    return [", ".join(part for _, part in row) for row in zip(*told, strict=True)] or [""] * len(names)
+
+
 def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
-    """Compare what the first and the last step run with what the others do."""
+    """Compare what the first and the last step run with what the others do that are to do the same."""
     kept = found.kept
     if len(kept) < 2:
         return
-    runs = _operators(trace, joined, found, kept)
-    least = min(run.total() for run in runs[:-1])
-    fragment = runs[-1].total() <= FRAGMENT_SHARE * least if least >= FRAGMENT_OF else least and not runs[-1]
-    if kept[-1] == len(found) - 1 and fragment:
-        # What runs between the last `step()` of a profiler and its end is no step.
-        if runs.pop().total():
-            found.leave_out(
-                [kept[-1]], "fragment", "{steps}, a fragment between the last whole step and the end", is_damage=False
-            )
-        else:
-            found.drop_last()
+    if trace.step_name is None:
+        _fragment(_operators(trace, joined, found, kept), found, kept)
         kept = found.kept
+    kinds = _kinds(trace, found)
+    for kind in dict.fromkeys((kinds[kept[0]], kinds[kept[-1]])):
+        alike = [index for index in kept if kinds[index] == kind]
+        if len(alike) > 1:
+            _ends_of(_operators(trace, joined, found, alike), found, alike, (kept[0], kept[-1]))
+
+
+def _fragment(runs: Sequence[Counter[int]], found: StepList, kept: Sequence[int]) -> None:
+    """Take what runs between the last `step()` of a profiler and its end for no step."""
+    *others, last = runs
+    least = min(run.total() for run in others)
+    fragment = last.total() <= FRAGMENT_SHARE * least if least >= FRAGMENT_OF else least and not last
+    if kept[-1] != len(found) - 1 or not fragment:
+        return
+    if last:
+        text = "{steps}, a fragment between the last whole step and the end"
+        found.leave_out([kept[-1]], "fragment", text, is_damage=False)
+    else:
+        found.drop_last()
+
+
+def _ends_of(runs: Sequence[Counter[int]], found: StepList, alike: Sequence[int], ends: tuple[int, int]) -> None:
+    """The same of those among some steps that are to run the same operators."""
     keys = [tuple(sorted(run.items())) for run in runs]
     common, agreeing = Counter(keys).most_common(1)[0]
     usual = Counter(dict(common))
-    for place, which in ((0, "begins"), (len(kept) - 1, "ends")):
+    for index, which in zip(ends, ("begins", "ends"), strict=True):
+        if index not in alike:
+            continue
+        place = alike.index(index)
         own = runs[place]
         less, more = usual - own, own - usual
         if keys.count(keys[place]) > 1 or (less + more).total() <= ALIKE * usual.total():
@@ -266,13 +333,14 @@ def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
             how = f"runs {ran} where {agreeing} other steps run {usual.total():,}"
             how += ", as periodic work does" if more else f", so the recording {which} inside it"
             code = "other-step" if more else "cut-step"
-            found.leave_out([kept[place]], code, f"{{steps}} {how}", is_damage=not more)
-    if agreeing < AGREEING and len(kept) <= AGREEING and any(_is_part(runs[end], runs) for end in (0, -1)):
+            found.leave_out([index], code, f"{{steps}} {how}", is_damage=not more)
+    at_ends = [runs[alike.index(index)] for index in ends if index in alike]
+    if agreeing < AGREEING and len(alike) <= AGREEING and any(_is_part(own, runs) for own in at_ends):
         counts = ", ".join(f"{run.total():,}" for run in runs)
         found.note(
             "note",
             "steps-differ",
-            f"{found.named(kept)} run different operators ({counts}), and too few agree to tell whether the "
+            f"{found.named(alike)} run different operators ({counts}), and too few agree to tell whether the "
             "recording begins or ends inside a step: all are used",
         )
 

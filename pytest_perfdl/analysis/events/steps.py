@@ -22,9 +22,10 @@ from pytest_perfdl.analysis.events.enclosing import threads_of
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import UNSET, Launches, launches
 from pytest_perfdl.analysis.events.step_list import StepList, step_list
+from pytest_perfdl.analysis.events.unnamed_steps import repetitions, step_like
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.trace.annotations import SETUP
+from pytest_perfdl.trace.annotations import SETUP, step_groups
 from pytest_perfdl.trace.cached import once, remember
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
@@ -34,7 +35,8 @@ class StepWindow:
     """One step: its annotation on the host, and the window that its device work extends. Nanoseconds."""
 
     number: int
-    """N of `ProfilerStep#N`; -1 for the one window of a trace without steps."""
+    """N of `ProfilerStep#N`, of steps by another name their place by time from 0; -1 for the one window of a trace
+    without steps."""
     host_start: int
     host_end: int
     start: int
@@ -48,6 +50,10 @@ class StepWindow:
     pid: int
     tid: int
     """Process and thread that own the step."""
+    name: str = ""
+    """Name of the annotation; empty without steps."""
+    group: str = ""
+    """What `Trace.step_name` captures of the name (`step_groups`): steps of one kind."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +70,7 @@ class Steps:
     """What is wrong with the steps and the record of the device: `invalid` for damage."""
 
     lost: bool = False
-    """Whether work of steps whose annotations are missing is in the trace."""
+    """Whether work of no step may be among the steps': their annotations are missing, or name only a part."""
     damage: bool = False
     """Whether damage is why a step is left out."""
 
@@ -72,6 +78,15 @@ class Steps:
     def damaged(self) -> bool:
         """Whether damage has left less of the trace than a comparison needs: fewer than two steps."""
         return self.damage and len(self.windows) < LEAST_STEPS
+
+    @property
+    def groups(self) -> dict[str, list[StepWindow]]:
+        """The steps of each kind; first the kind with most steps, of equally many that with most time."""
+        found: dict[str, list[StepWindow]] = {}
+        for window in self.windows:
+            found.setdefault(window.group, []).append(window)
+        order = sorted(found, key=lambda group: (-len(found[group]), -sum(each.window_ns for each in found[group])))
+        return {group: found[group] for group in order}
 
     @property
     def host(self) -> Intervals:
@@ -129,7 +144,10 @@ def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
     events windows begin and end with the annotations, so that time between steps belongs to none. Time inside a
     `perfdl.setup` annotation on the step's thread, and what starts there, belongs to no step.
 
-    A trace without ProfilerStep has one window, numbered -1, over all host operators, calls and device events;
+    Of steps by another name (`Trace.step_name`) C_0 is that of every step, and never before the completion of the step
+    before: what runs between two ranges that somebody named, such as scheduling, is of no step.
+
+    A trace without steps has one window, numbered -1, over all host operators, calls and device events;
     its thread is the one with most of these on the host. No events, no windows.
 
     Steps whose figures would be wrong have no window (`Steps.left_out`): those of `step_list`, those of which over
@@ -161,6 +179,8 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
         return Steps((), _setup(trace, (0, 0)))
     else:
         window = []
+    if len(listed) == 1:
+        _looks_like_several(trace, joined, listed)
     unsure = _device_work(trace, joined, listed)
     difference = clock_difference(trace, joined) if len(joined.device) else 0
     if len(joined.device) == 0:
@@ -172,6 +192,7 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
     _clocks(listed, difference, [last - first for first, last in zip(opens, completions, strict=True)])
     setup = _setup(trace, listed.thread)
     windows = []
+    groups = step_groups(trace, [listed.name_of(index) for index in range(len(listed))])
     for index in listed.kept:
         start, end, first, last = listed.start[index], listed.end[index], opens[index], completions[index]
         windows.append(
@@ -185,10 +206,31 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
                 window_ns=last - first - setup.clip(first, last).length,
                 pid=listed.thread[0],
                 tid=listed.thread[1],
+                name=listed.name_of(index) if listed.number[index] >= 0 else "",
+                group=groups[index],
             )
         )
     left_out = tuple((listed.number[index], reason) for index, reason in sorted(listed.reasons.items()))
-    return Steps(tuple(windows), setup, left_out, tuple(listed.findings), listed.lost, listed.damaged)
+    lost = listed.lost or bool(listed.names)
+    return Steps(tuple(windows), setup, left_out, tuple(listed.findings), lost, listed.damaged)
+
+
+def _looks_like_several(trace: Trace, joined: Launches, listed: StepList) -> None:
+    """Say of the only step, or of a trace without steps, what in it may be steps."""
+    if listed.number[0] < 0:
+        count, pattern = step_like(trace, joined)
+        if count:
+            listed.note("note", "step-like", f"{count:,} annotations look like steps: --step-name '{pattern}'")
+            return
+    events, times = repetitions(trace, joined, listed.thread, listed.start[0], listed.end[0])
+    if times:
+        what = "the trace, which has no steps," if listed.number[0] < 0 else "the only step"
+        listed.note(
+            "note",
+            "repetitions",
+            f"{what} repeats the same {plural(events, 'operator or launch', 'operators and launches')} {times:,} "
+            f"times: it may hold {times:,} iterations, if these are not equal layers of one",
+        )
 
 
 def _windows(
@@ -209,6 +251,7 @@ def _windows(
     for index, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
         completion = int(finished[first:last].max(initial=listed.end[index]))
         follows = index and listed.number[index] == listed.number[index - 1] + 1 and index - 1 not in listed.reasons
+        follows = follows and not listed.names
         if follows:
             own = max(listed.end[index] - listed.start[index], completions[-1] - opens[-1])
             pause = listed.start[index] - max(completions[-1], listed.end[index - 1])
@@ -231,6 +274,9 @@ def _windows(
             if waits and 2 * covered(trace, joined.device).clip(since, since + delay).length < delay:
                 unseen.append(index)
             opens.append(opening)
+            if listed.names and index:
+                completion = max(completion, completions[-1])
+                opens[-1] = max(opens[-1], completions[-1])
         completions.append(completion)
         if not follows and opens[-1] >= completion and index not in listed.reasons:
             hidden.append(index)

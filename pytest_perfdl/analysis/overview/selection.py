@@ -16,6 +16,8 @@ from pytest_perfdl.analysis.events.steps import Steps, StepWindow, steps_of
 from pytest_perfdl.analysis.ranks import rank_numbers
 from pytest_perfdl.model.errors import SelectionError
 from pytest_perfdl.model.selection import Selection
+from pytest_perfdl.model.units import plural
+from pytest_perfdl.trace.annotations import step_annotations, step_groups
 from pytest_perfdl.trace.cached import once, remember
 from pytest_perfdl.trace.model import Category, Trace
 from pytest_perfdl.trace.subset import subset
@@ -60,13 +62,16 @@ def select(trace: Trace, selection: Selection) -> Trace:
 def in_steps(trace: Trace) -> Trace:
     """The events of the steps that figures are made of, where others are in the trace, else the trace itself.
 
-    Others are those of steps that are left out or lost (`Steps`), and device events that were launched before the
-    first step: totals divided by the number of steps would have them.
+    Others are those of steps that are left out or lost (`Steps`), of steps of another kind than the first of
+    `Steps.groups`, and device events that were launched before the first step: totals divided by the number of steps
+    would have them.
     """
     joined = launches(trace)
     steps = steps_of(trace, joined)
     if not steps.windows or steps.windows[0].number < 0:
         return trace
+    if len(steps.groups) > 1:
+        return of_group(trace, next(iter(steps.groups)))
     carried = joined.linked & (trace.start[joined.call] < steps.windows[0].host_start) | carried_over(trace, joined)
     outside = carried | joined.linked & (trace.start[joined.call] >= steps.windows[-1].host_end)
     if not steps.left_out and not steps.lost and not outside.any():
@@ -74,6 +79,55 @@ def in_steps(trace: Trace) -> Trace:
     kept = _of_windows(trace, steps, np.ones(len(steps.windows), dtype=bool))
     remember(steps_of, kept, steps, launches(kept))
     return kept
+
+
+def largest_group(steps: Steps) -> str:
+    """What is said where figures are of one kind of steps: which, of how many; empty where all are of one kind."""
+    groups = steps.groups
+    if len(groups) < 2:
+        return ""
+    group, own = next(iter(groups.items()))
+    return (
+        f"steps of {len(groups)} kinds, by what --step-name captures: figures are of the {plural(len(own), 'step')} of "
+        f"the largest, {group!r}, of {len(steps.windows)}"
+    )
+
+
+def of_largest_group(trace: Trace) -> Trace:
+    """The events of the first of `Steps.groups` where there are several, else the trace itself."""
+    return in_steps(trace) if len(steps_of(trace, launches(trace)).groups) > 1 else trace
+
+
+@once
+def with_largest_group(trace: Trace) -> Trace:
+    """All events, of which the steps are the first of `Steps.groups`; the trace itself where there is but one."""
+    steps = steps_of(trace, launches(trace))
+    if len(steps.groups) < 2:
+        return trace
+    found = replace(trace)
+    remember(steps_of, found, _group(trace, next(iter(steps.groups))), launches(found))
+    return found
+
+
+def of_group(trace: Trace, group: str) -> Trace:
+    """The events of the steps of one of `Steps.groups`, and of the steps that are left out those of this group."""
+    steps = steps_of(trace, launches(trace))
+    kept = _of_windows(trace, steps, np.array([window.group == group for window in steps.windows], dtype=bool))
+    remember(steps_of, kept, _group(trace, group), launches(kept))
+    return kept
+
+
+def _group(trace: Trace, group: str) -> Steps:
+    steps = steps_of(trace, launches(trace))
+    rows, numbers = step_annotations(trace)
+    groups = dict(zip(numbers, step_groups(trace, [trace.name_of(row) for row in rows.tolist()]), strict=True))
+    left_out = tuple((number, reason) for number, reason in steps.left_out if groups.get(number, group) == group)
+    return replace(
+        steps,
+        windows=tuple(window for window in steps.windows if window.group == group),
+        left_out=left_out,
+        damage=steps.damage and bool(left_out),
+    )
 
 
 def of_ranks(traces: Sequence[Trace], selection: Selection) -> list[Trace]:

@@ -12,7 +12,7 @@ from pytest_perfdl.analysis.efficiency.roofline import RooflineRow, peaks_of, ro
 from pytest_perfdl.analysis.efficiency.sm import occupancy_est, sm_efficiency_est
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.modules import module_paths
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.steps import Steps, steps_of
 from pytest_perfdl.analysis.events.tree import call_tree
 from pytest_perfdl.analysis.overview.bottleneck import Bottleneck, bottleneck
 from pytest_perfdl.analysis.overview.device_figures import DeviceFigures, device_figures
@@ -22,12 +22,15 @@ from pytest_perfdl.analysis.overview.kernel_tables import KernelRow, kernel_tabl
 from pytest_perfdl.analysis.overview.launch_stats import LaunchStats, launch_stats
 from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline, memory_timeline
 from pytest_perfdl.analysis.overview.operator_tables import OperatorRow, operator_tables
-from pytest_perfdl.analysis.overview.selection import in_steps
+from pytest_perfdl.analysis.overview.selection import in_steps, largest_group
 from pytest_perfdl.analysis.overview.trace_findings import TraceFinding, trace_findings
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.machine.utilization import Utilization, utilization
 from pytest_perfdl.trace.model import Trace
+
+_WHOLE = "whole trace"
+"""Name of the one step of a trace without steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,18 @@ class StepSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class StepGroup:
+    """The steps of one kind, where `Trace.step_name` tells kinds apart."""
+
+    group: str
+    """What it captures of their names."""
+    steps: int
+    mean_ns: float
+    min_ns: int
+    max_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class TraceSummary:
     """The figures of one trace; each field's type says how it is defined."""
 
@@ -52,6 +67,8 @@ class TraceSummary:
     rank: int | None
     world_size: int | None
     steps: tuple[StepSummary, ...]
+    groups: tuple[StepGroup, ...]
+    """First the one that all other figures are of; empty where all steps are of one kind."""
     gpu: DeviceFigures | None
     kernels: tuple[KernelRow, ...]
     operators: tuple[OperatorRow, ...]
@@ -81,6 +98,11 @@ class TraceSummary:
     noticed: tuple[TraceFinding, ...]
     """What the analyses noticed beside the bottleneck, the largest share first."""
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether the trace has steps, and not one window over everything."""
+        return any(step.name != _WHOLE for step in self.steps)
+
 
 def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
     """Run every analysis over a trace.
@@ -89,11 +111,13 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
     ----------
     trace
         Any trace, with or without steps, devices, shapes, stacks or memory events. Where steps of it are left out,
-        or work from before the first one runs in it, figures are of the events of the other steps.
+        or work from before the first one runs in it, figures are of the events of the other steps; where steps are of
+        several kinds (`Steps.groups`), of those of the first.
     peaks
         What the hardware can do, for the roofline; by default what the trace's device is known for.
     """
     whole, trace = trace, in_steps(trace)
+    kinds = steps_of(whole, launches(whole))
     steps = steps_of(trace, launches(trace))
     tree = call_tree(trace)
     modules = module_paths(trace, tree)
@@ -110,7 +134,8 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         device=_device(trace),
         rank=rank,
         world_size=world_size,
-        steps=_steps(tables),
+        steps=_steps(tables, steps),
+        groups=_groups(kinds),
         gpu=device_figures(trace) if usable else None,
         kernels=kernel_table(trace),
         operators=operators["name"],
@@ -129,7 +154,7 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         integrity=trace_integrity(whole, len(tree.bled) if whole is trace else None),
         bottleneck=bound,
         left_out=steps.left_out,
-        doubts=tuple(finding.message for finding in steps.findings),
+        doubts=tuple(filter(None, (largest_group(kinds), *(finding.message for finding in steps.findings)))),
         findings=trace.findings,
         noticed=trace_findings(trace, tables, path, bound.kind),
     )
@@ -143,11 +168,19 @@ def trace_utilization(trace: Trace, peaks: Peaks | None = None) -> Utilization:
     return replace(found, values={**found.values, **device_utilization(trace)})
 
 
-def _steps(tables: ProfileTables) -> tuple[StepSummary, ...]:
+def _steps(tables: ProfileTables, steps: Steps) -> tuple[StepSummary, ...]:
     return tuple(
-        StepSummary(f"ProfilerStep#{number}" if number >= 0 else "whole trace", wall, account)
-        for number, wall, account in zip(tables.numbers, tables.step_ns, tables.accounts, strict=True)
+        StepSummary(window.name or _WHOLE, wall, account)
+        for window, wall, account in zip(steps.windows, tables.step_ns, tables.accounts, strict=True)
     )
+
+
+def _groups(steps: Steps) -> tuple[StepGroup, ...]:
+    found = steps.groups
+    if len(found) < 2:
+        return ()
+    times = {group: [window.window_ns for window in windows] for group, windows in found.items()}
+    return tuple(StepGroup(group, len(ns), sum(ns) / len(ns), min(ns), max(ns)) for group, ns in times.items())
 
 
 def _device(trace: Trace) -> str:

@@ -58,6 +58,7 @@ class _Cause(msgspec.Struct):
     status: Literal["new", "gone", "changed"]
     module: str
     line: str
+    graph: str
     delta_ns: int
     own_ns: int
     share: float | None

@@ -161,7 +161,7 @@ def _cause(cause: DiffCause, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _where(row: dict[str, Any]) -> str:
-    return " at ".join(filter(None, (row["module"], place(row["line"]))))
+    return " at ".join(filter(None, (row["module"], row["graph"], place(row["line"]))))
 
 
 def _plain(share: float | None) -> float | None:

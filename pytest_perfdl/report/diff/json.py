@@ -138,6 +138,7 @@ def _cause(cause: DiffCause, each: Diff) -> dict[str, Any]:
         "status": cause.status,
         "module": cause.module,
         "line": cause.line,
+        "graph": cause.graph,
         "delta_ns": cause.delta_ns,
         "own_ns": round(cause.own_ns),
         "share": share(cause.own_ns, each.delta_ns),

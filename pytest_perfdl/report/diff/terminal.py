@@ -49,8 +49,10 @@ def reports(diffs: Sequence[tuple[str, Diff]], limit: float, top: int, width: in
     pages = [report(title, each, limit, top, width) for title, each in changed]
     unchanged = [visible(title) for title, each in diffs if each.verdict(limit) == "unchanged"]
     if unchanged:
+        of_traces = all(each.base.origin is not None for _, each in diffs)
+        counted = plural(len(unchanged), *(("kind of steps", "kinds of steps") if of_traces else ("test",)))
         lines = [
-            f"unchanged: {plural(len(unchanged), 'test')} (use -k TEXT to show one of them)",
+            f"unchanged: {counted} (use -k TEXT to show one of them)",
             *(f"  {name}" for name in unchanged),
         ]
         pages.append("\n".join(lines))
@@ -378,6 +380,8 @@ def _details(cause: DiffCause, step: str, width: int) -> Iterator[str]:
     elif cause.status == "changed" and large and large[0][0] in ("mix", "exposure"):
         yield effect_name(*large[0])
     where = " at ".join(filter(None, (visible(cause.module), place(visible(cause.line)))))
+    if cause.graph:
+        yield f"in {cause.graph}"
     if where:
         yield f"in {where}" if cause.module else f"at {where}"
     if cause.bound and cause.bound != step:

@@ -14,7 +14,7 @@ from pytest_perfdl.analysis.overview.integrity import TraceIntegrity
 from pytest_perfdl.analysis.overview.kernel_tables import KernelRow
 from pytest_perfdl.analysis.overview.launch_stats import LaunchStats
 from pytest_perfdl.analysis.overview.operator_tables import OperatorRow
-from pytest_perfdl.analysis.overview.summary import StepSummary
+from pytest_perfdl.analysis.overview.summary import StepGroup, StepSummary
 from pytest_perfdl.analysis.ranks import RankFigures
 from pytest_perfdl.machine.utilization import Utilization
 from pytest_perfdl.model.json_forms import derived
@@ -53,6 +53,8 @@ class _Trace(msgspec.Struct):
     bottleneck_kind: str
     findings: list[str]
     steps: list[StepSummary]
+    groups: list[StepGroup]
+    """With --step-name, the kinds of steps that it tells apart; figures are of the first."""
     left_out: list[_LeftOut]
     """Steps of the file that no figure is made of."""
     gpu: DeviceFigures | None

@@ -75,6 +75,7 @@ def _summary(summary: TraceSummary, selection: Selection) -> dict[str, Any]:
         "bottleneck_kind": summary.bottleneck.kind,
         "findings": [*summary.findings, *summary.doubts, *(finding.text for finding in summary.noticed)],
         "steps": _plain(summary.steps),
+        "groups": _plain(summary.groups),
         "left_out": [{"step": number, "reason": reason} for number, reason in summary.left_out],
         "gpu": _plain(summary.gpu),
         "kernels": [

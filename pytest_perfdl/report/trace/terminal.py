@@ -133,6 +133,24 @@ def _steps(summary: TraceSummary, width: int) -> Iterator[str]:
     yield from bars(account, sum(account.values()))
     if text := per_step_words(summary):
         yield from layout.paragraph(text, 2, width)
+    if summary.groups:
+        yield ""
+        yield "Kinds of steps, by what --step-name captures (figures are of the first)"
+        yield from layout.rows(group_rows(summary), "lrrrr", 2, width)
+
+
+def group_rows(summary: TraceSummary) -> list[tuple[str, ...]]:
+    """The kinds of steps with their number, mean, least and largest time, under a head; empty for steps of one kind."""
+    rows: list[tuple[str, ...]] = [("", "steps", "mean", "min", "max")]
+    rows += [
+        (
+            visible(each.group),
+            f"{each.steps:,}",
+            *(format_quantity(ns, "ns") for ns in (each.mean_ns, each.min_ns, each.max_ns)),
+        )
+        for each in summary.groups
+    ]
+    return rows if summary.groups else []
 
 
 def per_step_words(summary: TraceSummary) -> str:
@@ -163,7 +181,7 @@ def by_size(parts: Mapping[str, float]) -> dict[str, float]:
 
 def numbered(summary: TraceSummary) -> bool:
     """Whether the trace has steps, and not one window over everything."""
-    return any(step.name.startswith("ProfilerStep") for step in summary.steps)
+    return summary.has_steps
 
 
 def bars(parts: Mapping[str, float], whole: float) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.overview.selection import with_largest_group
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Trace
@@ -53,8 +54,9 @@ def task_graph(trace: Trace, window: tuple[int, int] | None = None) -> TaskGraph
     ------
     TraceError
         When no step of the trace can be used (`Steps.left_out`). Where others can, the tasks of those that are left out
-        are there, but in no step.
+        are there, but in no step; so are those of other kinds of steps than the first of `Steps.groups`.
     """
+    trace = with_largest_group(trace)
     steps = steps_of(trace, launches(trace))
     if steps.left_out and not steps.windows:
         raise TraceError(f"{trace.source} has no step to simulate: {steps.findings[-1].message}")

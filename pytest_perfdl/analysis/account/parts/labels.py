@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
-from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, launches
 from pytest_perfdl.analysis.events.modules import FRAME, module_paths
 from pytest_perfdl.analysis.events.operator_args import operator_args
 from pytest_perfdl.analysis.events.source_lines import is_comprehension, is_user_code, source_lines
@@ -29,7 +30,10 @@ _SAYS_NOTHING = re.compile(r"torch/nn/modules/module\.py\(\d+\): (_?(wrapped_)?c
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labels:
-    """Columns as long as the trace; -1 for none. Device events have the labels of what launched them."""
+    """Columns as long as the trace; -1 for none. Device events have the labels of what launched them.
+
+    Those of a graph have no operator and no module: what called its replay is not what put them there.
+    """
 
     path: Rows
     """Index into `paths`: the operators around an operator, those up to its launching one of a device event. Where
@@ -47,6 +51,10 @@ class Labels:
     """Without the addresses of objects, which no two processes share."""
     phase: I32
     """Index into `PHASES`."""
+    node: I32
+    """Index into `nodes`, of the device events that a graph launched."""
+    nodes: tuple[tuple[str, str], ...]
+    """`Part.node` and `Part.node_name`."""
 
 
 @once
@@ -64,6 +72,11 @@ def labels(trace: Trace) -> Labels:
     call[joined.device[known]] = call[operator[known]]
     phase[joined.device[known]] = phase[operator[known]]
     module, modules = module_paths(trace, tree)
+    replayed = joined.device[joined.linked & trace.named(GRAPH_LAUNCH.search)[trace.name[joined.call]]]
+    if len(replayed):
+        module = module.copy()
+        around[replayed] = call[replayed] = module[replayed] = -1
+    node, nodes = _nodes(trace, replayed)
     line, lines = source_lines(trace, tree)
     functions = Numbering[str]()
     frames = trace.category == Category.PYTHON_FUNCTION
@@ -73,7 +86,30 @@ def labels(trace: Trace) -> Labels:
     texts = np.array([functions[_ADDRESS.sub("", name)] for name in trace.names], dtype=np.int32)
     function = _functions(trace, tree, frames) if frames.any() else _names(trace, annotation)
     function = np.where(function >= 0, texts[function], -1).astype(np.int32)
-    return Labels(around, paths, call, module, modules, line, lines, function, tuple(functions), phase)
+    return Labels(around, paths, call, module, modules, line, lines, function, tuple(functions), phase, node, nodes)
+
+
+class _GraphNode(msgspec.Struct, gc=False):
+    graph: int = msgspec.field(name="graph id", default=0)
+    node: int = msgspec.field(name="graph node id", default=0)
+
+
+def _nodes(trace: Trace, replayed: Rows) -> tuple[I32, tuple[tuple[str, str], ...]]:
+    """The graph and node of each device event that has them, as an index; by the device's start."""
+    found = np.full(len(trace), -1, dtype=np.int32)
+    ids = [(each.graph, each.node) for each in trace.decode_args(replayed, _GraphNode)]
+    graphs: dict[int, set[int]] = {}
+    for graph, node in ids:
+        if graph and node:
+            graphs.setdefault(graph, set()).add(node)
+    places = {
+        (graph, node): (f"{number}.{place}", f"graph {graph}, node {node}")
+        for number, (graph, nodes) in enumerate(graphs.items(), 1)
+        for place, node in enumerate(sorted(nodes), 1)
+    }
+    index = {pair: number for number, pair in enumerate(places)}
+    found[replayed] = [index.get(pair, -1) for pair in ids]
+    return found, tuple(places.values())
 
 
 def _paths(

@@ -126,6 +126,7 @@ class TimeEntries:
             of(labels.line, but=nothing),
             of(labels.function, but=~idle),
             np.maximum(of(labels.phase, but=nothing), 0),
+            of(labels.node, but=idle),
         )
 
     def _part(
@@ -139,8 +140,10 @@ class TimeEntries:
         line: int,
         function: int,
         phase: int,
+        node: int,
     ) -> Part:
         labels = self._labels
+        name_of_node = labels.nodes[node] if node >= 0 else ("", "")
         return Part(
             kind=_KINDS[kind],
             name=self._trace.names[event] if event >= 0 else self._classes[name],
@@ -150,4 +153,6 @@ class TimeEntries:
             line=labels.lines[line] if line >= 0 else "",
             function=labels.functions[function] if function >= 0 else "",
             phase=PHASES[phase],
+            node=name_of_node[0],
+            node_name=name_of_node[1],
         )

@@ -345,13 +345,6 @@ def _findings(tables: ProfileTables, found: Steps, steps: int) -> Generator[Find
     yield from (each for each in found.findings if each.level == "invalid")
     if tables.steps != steps:
         yield Finding("invalid", "profile-steps", f"the profiler recorded {tables.steps} of {steps} steps")
-    if tables.integrity.unlinked:
-        yield Finding(
-            "invalid",
-            "unlinked",
-            f"the profiler lost the launches of {plural(tables.integrity.unlinked, 'device event')}: run the test "
-            "again",
-        )
     if tables.integrity.carry_over:
         yield Finding(
             "invalid",

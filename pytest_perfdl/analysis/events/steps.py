@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from pytest_perfdl.analysis.events.communication import covered
 from pytest_perfdl.analysis.events.device_record import (
     DELAY_NS,
     MISSING_SHARE,
+    MissingWork,
     clock_difference,
     missing_work,
     stream_overlaps,
@@ -172,8 +173,8 @@ def whole_steps(trace: Trace) -> Steps:
 
 
 def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
-    if len(listed) == 0 and (bounds := _whole(trace)) is not None:
-        (listed.thread, start, end, *window) = bounds
+    if len(listed) == 0 and (whole := _whole(trace)) is not None:
+        (listed.thread, start, end, *window) = whole
         listed.number, listed.start, listed.end = [-1], [start], [end]
     elif len(listed) == 0:
         return Steps((), _setup(trace, (0, 0)))
@@ -184,17 +185,19 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
     unsure = _device_work(trace, joined, listed)
     difference = clock_difference(trace, joined) if len(joined.device) else 0
     if len(joined.device) == 0:
-        opens, completions = listed.start, listed.end
+        bounds = _Bounds(listed.start, listed.end)
     elif window:
-        opens, completions = [window[0]], [window[1]]
+        bounds = _Bounds([window[0]], [window[1]])
     else:
-        opens, completions = _windows(trace, joined, listed, unsure, clocks_agree=not difference)
-    _clocks(listed, difference, [last - first for first, last in zip(opens, completions, strict=True)])
+        bounds = _bounds(trace, joined, listed, clocks_agree=not difference)
+        _without_odd(trace, joined, listed, bounds, unsure)
+    _clocks(listed, difference, bounds.lengths())
     setup = _setup(trace, listed.thread)
     windows = []
     groups = step_groups(trace, [listed.name_of(index) for index in range(len(listed))])
     for index in listed.kept:
-        start, end, first, last = listed.start[index], listed.end[index], opens[index], completions[index]
+        start, end = listed.start[index], listed.end[index]
+        first, last = bounds.opens[index], bounds.completions[index]
         windows.append(
             StepWindow(
                 number=listed.number[index],
@@ -233,94 +236,105 @@ def _looks_like_several(trace: Trace, joined: Launches, listed: StepList) -> Non
         )
 
 
-def _windows(
-    trace: Trace, joined: Launches, listed: StepList, unsure: Sequence[int], *, clocks_agree: bool
-) -> tuple[list[int], list[int]]:
-    """C_{N-1} and C_N of each step; `unsure` are steps whose last device event is missing."""
+@dataclass(slots=True)
+class _Bounds:
+    """C_{N-1} and C_N of each step, and what is odd about them, by index of the step."""
+
+    opens: list[int] = field(default_factory=list)
+    completions: list[int] = field(default_factory=list)
+    hidden: list[int] = field(default_factory=list)
+    """First steps that are over before the work carried over is."""
+    unseen: list[int] = field(default_factory=list)
+    """First steps whose first device event waited for something that is not in the trace."""
+    torn: list[int] = field(default_factory=list)
+    """Steps whose last device events are on the other side of a pause."""
+    pauses: list[int] = field(default_factory=list)
+    """Lengths of pauses between steps, nanoseconds."""
+
+    def lengths(self) -> list[int]:
+        """Duration of each window, setup included."""
+        return [last - first for first, last in zip(self.opens, self.completions, strict=True)]
+
+
+def _bounds(trace: Trace, joined: Launches, listed: StepList, *, clocks_agree: bool) -> _Bounds:
+    """The bounds of all steps, those that are left out too: see `step_windows`."""
     linked = joined.linked
-    launched_at = trace.start[joined.call[linked]]
-    order = np.argsort(launched_at, kind="stable")
-    finished, launched_at = trace.end[joined.device[linked]][order], launched_at[order]
+    order = np.argsort(trace.start[joined.call[linked]], kind="stable")
+    device, call = joined.device[linked][order], joined.call[linked][order]
+    began, finished, returned = trace.start[device], trace.end[device], trace.end[call]
     before = np.sort(trace.end[joined.device[carried_over(trace, joined)]])
-    firsts, lasts = np.searchsorted(launched_at, (listed.start, listed.end)).tolist()
-    call = joined.call[linked][order]
-    began, returned = trace.start[joined.device[linked]][order], trace.end[call]
-    opens: list[int] = []
-    completions: list[int] = []
-    hidden, unseen, pauses, torn = [], [], [], []
-    for index, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
+    found = _Bounds()
+    bounds = np.searchsorted(trace.start[call], (listed.start, listed.end)).tolist()
+    for index, (first, last) in enumerate(zip(*bounds, strict=True)):
         completion = int(finished[first:last].max(initial=listed.end[index]))
-        follows = index and listed.number[index] == listed.number[index - 1] + 1 and index - 1 not in listed.reasons
-        follows = follows and not listed.names
-        if follows:
-            own = max(listed.end[index] - listed.start[index], completions[-1] - opens[-1])
-            pause = listed.start[index] - max(completions[-1], listed.end[index - 1])
-            if pause > own:
-                pauses.append(pause)
-                follows = False
-            elif _is_torn(trace, joined, listed, index):
-                torn.append(index - 1)
-        if follows:
-            completion = max(completion, completions[-1])
-            opens.append(completions[-1])
+        if _follows(trace, joined, listed, index, found):
+            completion = max(completion, found.completions[-1])
+            opening = found.completions[-1]
         else:
             carried = np.concatenate((finished[:first], before))
             opening = int(carried[carried <= completion].max(initial=listed.start[index]))
-            at = first + int(np.argmin(began[first:last])) if last > first else -1
-            # An idle device begins at once what is launched; else it may have run what is not recorded.
-            since = max(opening, int(returned[at])) if at >= 0 else 0
-            delay = int(began[at]) - since if at >= 0 else 0
-            waits = clocks_agree and delay > max(DELAY_NS, UNSEEN_SHARE * (completion - opening))
-            if waits and 2 * covered(trace, joined.device).clip(since, since + delay).length < delay:
-                unseen.append(index)
-            opens.append(opening)
+            if last > first and clocks_agree:
+                # An idle device begins at once what is launched; else it may have run what is not recorded.
+                at = first + int(np.argmin(began[first:last]))
+                since, until = max(opening, int(returned[at])), int(began[at])
+                waits = until - since > max(DELAY_NS, UNSEEN_SHARE * (completion - opening))
+                if waits and 2 * covered(trace, joined.device).clip(since, until).length < until - since:
+                    found.unseen.append(index)
             if listed.names and index:
-                completion = max(completion, completions[-1])
-                opens[-1] = max(opens[-1], completions[-1])
-        completions.append(completion)
-        if not follows and opens[-1] >= completion and index not in listed.reasons:
-            hidden.append(index)
-    listed.leave_out(torn, "pause", "{steps}, which a long pause of the CPU follows before its device work ends")
-    if pauses:
-        listed.note(
-            "note",
-            "pauses",
-            f"{plural(len(pauses), 'pause')} between steps, {format_quantity(sum(pauses), 'ns')} in all: in no step",
-        )
-    usual = sorted(
-        last - first
-        for index, (first, last) in enumerate(zip(opens, completions, strict=True))
-        if index in listed.kept and index not in unseen
-    )
-    longer = [index for index in unseen if usual and completions[index] - opens[index] > LONGER * usual[-1]]
+                completion = max(completion, found.completions[-1])
+                opening = max(opening, found.completions[-1])
+            if opening >= completion:
+                found.hidden.append(index)
+        found.opens.append(opening)
+        found.completions.append(completion)
+    return found
+
+
+def _follows(trace: Trace, joined: Launches, listed: StepList, index: int, found: _Bounds) -> bool:
+    """Whether a step's window begins where that of the step before ends."""
+    if listed.names or not index or listed.number[index] != listed.number[index - 1] + 1:
+        return False
+    if index - 1 in listed.reasons:
+        return False
+    length = max(listed.end[index] - listed.start[index], found.completions[-1] - found.opens[-1])
+    pause = listed.start[index] - max(found.completions[-1], listed.end[index - 1])
+    if pause > length:
+        found.pauses.append(pause)
+        return False
+    if _is_torn(trace, joined, listed, index):
+        found.torn.append(index - 1)
+    return True
+
+
+def _without_odd(trace: Trace, joined: Launches, listed: StepList, found: _Bounds, unsure: Sequence[int]) -> None:
+    """Leave out steps whose bounds are not known; `unsure` are steps whose last device event is missing."""
+    listed.leave_out(found.torn, "pause", "{steps}, which a long pause of the CPU follows before its device work ends")
+    if found.pauses:
+        took = format_quantity(sum(found.pauses), "ns")
+        listed.note("note", "pauses", f"{plural(len(found.pauses), 'pause')} between steps, {took} in all: in no step")
+    lengths = found.lengths()
+    usual = max((lengths[index] for index in listed.kept if index not in found.unseen), default=0)
     listed.leave_out(
-        longer,
+        [index for index in found.unseen if usual and lengths[index] > LONGER * usual],
         "unseen-work",
         f"{{steps}}, longer than all others: the device begins it over {format_quantity(DELAY_NS, 'ns')} after the "
         "launch, and what it ran before was not recorded",
         is_damage=False,
     )
-    loose = ~linked & ~carried_over(trace, joined)
-    outside = np.count_nonzero(loose & (trace.start[joined.device] >= completions[-1]))
-    if outside > MISSING_SHARE * len(linked):
+    loose = ~joined.linked & ~carried_over(trace, joined)
+    outside = int(np.count_nonzero(loose & (trace.start[joined.device] >= found.completions[-1])))
+    if outside > MISSING_SHARE * len(loose):
         listed.leave_out(
             listed.kept,
             "unknown-ends",
-            f"{plural(int(outside), 'device event')} without a known launch after the last step, so the ends of "
-            "{steps} are not known",
+            f"{plural(outside, 'device event')} without a known launch after the last step, so the ends of {{steps}} "
+            "are not known",
         )
-    listed.leave_out(hidden, "covered-step", "{steps} without time of their own, after the work of earlier steps")
-    after = [
-        index + 1
-        for index in unsure
-        if index + 1 < len(listed) and listed.number[index + 1] == listed.number[index] + 1
-    ]
+    listed.leave_out(found.hidden, "covered-step", "{steps} without time of their own, after the work of earlier steps")
+    after = [index + 1 for index in unsure if listed.number[index + 1 : index + 2] == [listed.number[index] + 1]]
     listed.leave_out(
-        after,
-        "unknown-begin",
-        "{steps}, which begins where a step ends whose last device event is missing",
+        after, "unknown-begin", "{steps}, which begins where a step ends whose last device event is missing"
     )
-    return opens, completions
 
 
 def _is_torn(trace: Trace, joined: Launches, listed: StepList, index: int) -> bool:
@@ -344,6 +358,7 @@ def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
         listed.note(
             "note", "no-device-events", f"{unrecorded} and has no device event: step times are those of the CPU alone"
         )
+    _links(trace, joined, listed)
     work = missing_work(trace, joined)
     if work.moves:
         listed.note(
@@ -357,26 +372,22 @@ def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
                 "their work was not recorded",
             ),
         )
-    if refused := int(np.count_nonzero(joined.refused)):
-        listed.note(
-            "invalid",
-            "refused-links",
-            f"{plural(refused, 'device event')} with a correlation that names a call that cannot have launched it: "
-            "treated as without a launch call",
-        )
+    return _missing(trace, joined, listed, work) if work.missing.any() else []
+
+
+def _links(trace: Trace, joined: Launches, listed: StepList) -> None:
+    """Say which device events have no launch, and which share their stream with the next one."""
     loose = ~joined.linked & ~joined.refused & ~carried_over(trace, joined)
     unset = np.isin(trace.correlation[joined.device], UNSET)
-    for which, why in (
-        (loose & ~unset, "without a launch call in the trace"),
-        (loose & unset, "without a correlation"),
+    where = "counted in the step during which they run"
+    for which, code, why in (
+        (joined.refused, "refused-links", "with a correlation that names a call that cannot have launched it"),
+        (loose & ~unset, "unlinked", "without a launch call in the trace"),
+        (loose & unset, "unlinked", "without a correlation"),
     ):
         if count := int(np.count_nonzero(which)):
             share = format_percent(count / len(joined.device), signed=False)
-            listed.note(
-                "invalid",
-                "unlinked",
-                f"{plural(count, 'device event')} ({share}) {why}: counted in the step during which they run",
-            )
+            listed.note("invalid", code, f"{plural(count, 'device event')} ({share}) {why}: {where}")
     overlaps, together = stream_overlaps(trace, joined)
     if overlaps:
         listed.note(
@@ -385,34 +396,31 @@ def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
             f"{plural(overlaps, 'device event overlaps', 'device events overlap')} the next one of the stream, by "
             f"{format_quantity(together, 'ns')} in all: sums of kernels count that time twice",
         )
+
+
+def _missing(trace: Trace, joined: Launches, listed: StepList, work: MissingWork) -> list[int]:
+    """Leave out steps of which more than `MISSING_SHARE` is missing; those of them whose last event is."""
     lost = int(np.count_nonzero(work.missing))
-    if not lost:
-        return []
     share = format_percent(lost / len(work.call), signed=False)
     what = f"{lost:,} of {plural(len(work.call), 'kernel launch', 'kernel launches')} ({share})"
     if len(joined.device) == 0:
-        listed.leave_out(
-            listed.kept,
-            "no-device-work",
-            f"{what} and no device event: what the device did is not recorded, in {{steps}}",
-        )
+        text = f"{what} and no device event: what the device did is not recorded, in {{steps}}"
+        listed.leave_out(listed.kept, "no-device-work", text)
         return []
     called = trace.start[work.call]
     poor, unsure = [], []
     for index in listed.kept:
-        first, last = np.searchsorted(called, (listed.start[index], listed.end[index])).tolist()
-        missing, expected = int(work.missing[first:last].sum()), int(work.expected[first:last].sum())
-        if missing > MISSING_SHARE * expected:
+        own = slice(*np.searchsorted(called, (listed.start[index], listed.end[index])).tolist())
+        missing, expected = work.missing[own], work.expected[own]
+        if missing.sum() > MISSING_SHARE * expected.sum():
             poor.append(index)
-            known = np.flatnonzero(work.expected[first:last])
-            if work.missing[first + known[-1]]:
+            if missing[np.flatnonzero(expected)[-1]]:
                 unsure.append(index)
     text = f"{what} lack device events, whose time is missing"
     if poor:
-        part = f"{MISSING_SHARE:.0%}"
-        listed.leave_out(poor, "missing-work", f"{text}: over {part} of the work of {{steps}}")
+        listed.leave_out(poor, "missing-work", f"{text}: over {MISSING_SHARE:.0%} of the work of {{steps}}")
     else:
-        listed.note("invalid", "missing-work", f"{text}, under {MISSING_SHARE:.0%} of each step")
+        listed.note("invalid", "missing-work", f"{text}: of no step more than {MISSING_SHARE:.0%} of the work")
     return unsure
 
 
@@ -427,7 +435,7 @@ def _clocks(listed: StepList, difference: int, lengths: Sequence[int]) -> None:
     if abs(difference) > MISSING_SHARE * mean:
         listed.leave_out(kept, "clocks", f"{what}, so the times of {{steps}} are not known")
     else:
-        listed.note("invalid", "clocks", f"{what}: causes of idle time may be wrong")
+        listed.note("note", "clocks", f"{what}: causes of idle time may be wrong")
 
 
 def _setup(trace: Trace, thread: tuple[int, int]) -> Intervals:

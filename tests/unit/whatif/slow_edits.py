@@ -180,7 +180,8 @@ class _Rows:
 def steps(graph: TaskGraph, start, end):
     """The length of each step: from the completion of the one before, or its own first task of the host, to its own.
 
-    The first of a run of numbers begins when what a device did of earlier ones is done, if that is before its own end.
+    One that did not begin where the one before it ended, as measured, begins when what a device did of earlier ones is
+    done, if that is before its own end.
     """
     tasks, found = graph.tasks, []
     if graph.steps and graph.steps[0].number < 0:
@@ -193,7 +194,7 @@ def steps(graph: TaskGraph, start, end):
             setup.append((start[task], start[later[0]] if later else start[np.flatnonzero(host)[-1]]))
     before = start.min() if graph.windowed and len(graph) else None
     for index, span in enumerate(graph.steps):
-        first = index == 0 or span.number != graph.steps[index - 1].number + 1
+        first = index == 0 or span.start != graph.steps[index - 1].end
         if first and index:
             before = None
         own = tasks.step == index

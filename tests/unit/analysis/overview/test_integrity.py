@@ -53,7 +53,7 @@ def test_kernels_before_their_launch():
     found = trace_integrity(
         trace(
             launch(10, 5, 1),
-            kernel("a", 7, 1, 1),
+            kernel("a", 7, 4, 1),
             launch(20, 5, 2),
             kernel("b", 20, 1, 2),
             kernel("unlinked", 30, 1, 9),

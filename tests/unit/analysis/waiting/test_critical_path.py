@@ -492,7 +492,13 @@ def test_events_without_duration_cannot_wait_for_each_other_in_a_circle():
 
 def test_a_wait_is_not_passed_twice():
     # The kernel that is waited for waits for one that is launched when the wait is over, as no program could.
+    # Without the others a kernel without duration at the start of its call would be one of two, and as good as missing.
+    others = [
+        (launch(each / 50, 0.01, 100 + each, tid=9), kernel("k", 0.02 + each / 50, 0.01, 100 + each, 9))
+        for each in range(40)
+    ]
     made = trace(
+        *(event for pair in others for event in pair),
         launch(0, 1, 3, name="cudaStreamWaitEvent"),
         launch(1, 1, 1),
         sync(2, 10),

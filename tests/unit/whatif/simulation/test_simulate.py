@@ -171,7 +171,7 @@ def test_a_step_ends_with_what_it_launched():
             (STREAMS[0], [(f"k{number}", 10 + 50 * number, 50, {"step": number}) for number in range(3)]),
         ],
         [(EdgeKind.LAUNCH, f"h{number}", f"k{number}", 10, {"at_start": True}) for number in range(3)],
-        steps=[StepSpan(number, number, number + 1) for number in range(3)],
+        steps=[StepSpan(0, 0, 60), StepSpan(1, 60, 110), StepSpan(2, 110, 160)],
     )
     assert simulate(made).steps_ns.tolist() == [60, 50, 50]
     assert simulate(made).period_ns == 160 / 3

@@ -23,6 +23,7 @@ LOOP_SHARE = 0.95
 
 _SEPARATOR = re.compile(r"[^A-Za-z0-9]+")
 _OURS = "perfdl."
+_GLANCE = 256
 _CANDIDATES = 8
 """Names of operators, occurrences of each, and series of annotations that are looked at."""
 
@@ -100,7 +101,12 @@ def repetitions(trace: Trace, joined: Launches, thread: tuple[int, int], start: 
         return 0, 0
     # Both come by start, so that this is a merge.
     names = trace.name[rows[np.argsort(trace.start[rows], kind="stable")]]
+    middle = count // LEAST
     for lag in _lags(names):
+        # All of the middle is in the loop, if there is one: a glance at it rules out most lengths.
+        glance = names[middle : middle + min(lag, _GLANCE)]
+        if not np.array_equal(glance, names[middle + lag : middle + lag + len(glance)]):
+            continue
         equal = np.concatenate(([False], names[lag:] == names[:-lag], [False]))
         breaks = np.flatnonzero(~equal)
         longest = int(np.diff(breaks).max()) - 1

@@ -102,6 +102,7 @@ class _Share(msgspec.Struct):
     name: str
     module: str
     line: str
+    graph: str
     work_base_ns: int
     work_new_ns: int
     work_delta_ns: int

@@ -116,6 +116,7 @@ def _counterfactual(found: Counterfactual) -> dict[str, Any]:
                 "name": share.cause.name,
                 "module": share.cause.module,
                 "line": share.cause.line,
+                "graph": share.cause.graph,
                 "work_base_ns": round(share.cause.base.ns),
                 "work_new_ns": round(share.cause.new.ns),
                 "work_delta_ns": share.cause.delta_ns,

@@ -13,7 +13,8 @@ from pytest_perfdl.analysis.account.step_account import Integrity, ProfileTables
 from pytest_perfdl.analysis.account.transfers import Copies, copies
 from pytest_perfdl.analysis.events.communication import communication_overlap
 from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.steps import StepWindow, step_windows
+from pytest_perfdl.analysis.events.step_times import StepWindow
+from pytest_perfdl.analysis.events.steps import step_windows
 
 __all__ = [
     "Copies",

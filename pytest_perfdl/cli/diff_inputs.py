@@ -18,7 +18,8 @@ import numpy as np
 from pytest_perfdl.analysis.account.parts import StepParts, step_parts
 from pytest_perfdl.analysis.events.device_record import devices_of
 from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.steps import LEAST_STEPS, steps_of
+from pytest_perfdl.analysis.events.step_times import LEAST_STEPS
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.selection import of_group
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.cli.common import recordings_of

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_perfdl.analysis.events.steps import LEAST_STEPS
+from pytest_perfdl.analysis.events.step_times import LEAST_STEPS
 from pytest_perfdl.diff.cause_names import by_name, columns
 from pytest_perfdl.diff.changes import Change, excludes_zero
 from pytest_perfdl.diff.effects import NOTHING, Amount, effects

@@ -26,7 +26,7 @@ from pytest_perfdl.system.folders import delete_file
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import ProfileTables
     from pytest_perfdl.analysis.account.parts import StepParts
-    from pytest_perfdl.analysis.events.steps import Steps
+    from pytest_perfdl.analysis.events.step_times import Steps
     from pytest_perfdl.analysis.ranks import RankActivity
     from pytest_perfdl.machine.utilization import OperatorWork
     from pytest_perfdl.measure.steps import Aside

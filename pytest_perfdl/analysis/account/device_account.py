@@ -12,7 +12,7 @@ from pytest_perfdl.analysis.events.communication import communication_kernels, c
 from pytest_perfdl.analysis.events.enclosing import threads_of
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches
-from pytest_perfdl.analysis.events.steps import Steps
+from pytest_perfdl.analysis.events.step_times import Steps
 from pytest_perfdl.analysis.events.threads import Thread, input_rows, on_thread
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I64, LAUNCH_CATEGORIES, Category, Rows, Trace

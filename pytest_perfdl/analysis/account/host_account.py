@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.events.communication import covered, waits_for_collectives
 from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.steps import Steps
+from pytest_perfdl.analysis.events.step_times import Steps
 from pytest_perfdl.analysis.events.threads import backward_rows, input_rows, on_thread, optimizer_rows, thread_of
 from pytest_perfdl.trace.model import Category, Rows, Trace
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.steps import Steps, steps_of
+from pytest_perfdl.analysis.events.step_times import Steps
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.trace.model import Trace
 
 CPU = 0

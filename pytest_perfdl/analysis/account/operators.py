@@ -15,7 +15,7 @@ from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.nesting import Ownership, ownership
 from pytest_perfdl.analysis.events.operator_args import operator_args
 from pytest_perfdl.analysis.events.operator_time import operator_time
-from pytest_perfdl.analysis.events.steps import Steps
+from pytest_perfdl.analysis.events.step_times import Steps
 from pytest_perfdl.analysis.events.threads import Thread, input_rows, on_thread
 from pytest_perfdl.trace.model import I32, I64, Rows, Trace
 

@@ -17,7 +17,8 @@ from pytest_perfdl.analysis.account.transfers import copies
 from pytest_perfdl.analysis.events.communication import covered
 from pytest_perfdl.analysis.events.device_steps import carried_over, device_steps
 from pytest_perfdl.analysis.events.launches import Launches, kernel_launch_rows, launches
-from pytest_perfdl.analysis.events.steps import Steps, steps_of
+from pytest_perfdl.analysis.events.step_times import Steps
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import operator_threads, thread_of
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Category, Rows, Trace

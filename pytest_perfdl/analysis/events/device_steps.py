@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.analysis.events.launches import UNSET, Launches
+from pytest_perfdl.analysis.events.step_times import Steps
 from pytest_perfdl.trace.annotations import step_annotations
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Category, Rows, Trace
-
-if TYPE_CHECKING:
-    from pytest_perfdl.analysis.events.steps import Steps
 
 
 @once

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from pytest_perfdl.analysis.events.step_times import StepWindow
 from pytest_perfdl.trace.annotations import WAIT
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Category, Rows, Trace
-
-if TYPE_CHECKING:
-    from pytest_perfdl.analysis.events.steps import StepWindow
 
 Thread = tuple[int, int]
 """Process and thread id."""

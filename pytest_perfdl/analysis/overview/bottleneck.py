@@ -13,7 +13,8 @@ from pytest_perfdl.analysis.account.step_account import ProfileTables, profile_t
 from pytest_perfdl.analysis.events.communication import communication_kernels
 from pytest_perfdl.analysis.events.device_record import unrecorded_device
 from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.steps import Steps, steps_of
+from pytest_perfdl.analysis.events.step_times import Steps
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
 from pytest_perfdl.model.kernel_names import MARK, short_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural

@@ -12,7 +12,8 @@ from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
 from pytest_perfdl.analysis.events.communication import communication_kernels
 from pytest_perfdl.analysis.events.device_steps import carried_over, device_steps
 from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.steps import Steps, StepWindow, steps_of
+from pytest_perfdl.analysis.events.step_times import Steps, StepWindow
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.ranks import rank_numbers
 from pytest_perfdl.model.errors import SelectionError
 from pytest_perfdl.model.selection import Selection

@@ -12,7 +12,8 @@ from pytest_perfdl.analysis.efficiency.roofline import RooflineRow, peaks_of, ro
 from pytest_perfdl.analysis.efficiency.sm import occupancy_est, sm_efficiency_est
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.modules import module_paths
-from pytest_perfdl.analysis.events.steps import Steps, steps_of
+from pytest_perfdl.analysis.events.step_times import Steps
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.tree import call_tree
 from pytest_perfdl.analysis.overview.bottleneck import Bottleneck, bottleneck
 from pytest_perfdl.analysis.overview.device_figures import DeviceFigures, device_figures

@@ -13,7 +13,8 @@ from pytest_perfdl.analysis.events.communication import covered
 from pytest_perfdl.analysis.events.doubled import doubled_operators
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.steps import Steps, steps_of
+from pytest_perfdl.analysis.events.step_times import Steps
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import on_thread, thread_of
 from pytest_perfdl.analysis.overview.bottleneck import Kind, amount
 from pytest_perfdl.analysis.overview.software import software_problems

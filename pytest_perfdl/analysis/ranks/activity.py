@@ -25,7 +25,8 @@ from pytest_perfdl.analysis.events.communication import (
 from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, launches
-from pytest_perfdl.analysis.events.steps import Steps, steps_of
+from pytest_perfdl.analysis.events.step_times import Steps
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread, thread_of
 from pytest_perfdl.analysis.ranks.calls import Calls, calls_of
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace

@@ -18,7 +18,7 @@ from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.enclosing import innermost
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, launches
-from pytest_perfdl.analysis.events.steps import Steps
+from pytest_perfdl.analysis.events.step_times import Steps
 from pytest_perfdl.trace import collective_names
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 

@@ -20,7 +20,8 @@ from pytest_perfdl.analysis.events.communication import (
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.nesting import ownership
-from pytest_perfdl.analysis.events.steps import Steps, steps_of
+from pytest_perfdl.analysis.events.step_times import Steps
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread
 from pytest_perfdl.analysis.waiting.device_order import (
     RESIDUAL_NS,

@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches
-from pytest_perfdl.analysis.events.steps import Steps
+from pytest_perfdl.analysis.events.step_times import Steps
 from pytest_perfdl.analysis.events.threads import Thread, input_rows, operator_threads, thread_of
 from pytest_perfdl.analysis.waiting.device_order import by_track
 from pytest_perfdl.trace.model import I64, LAUNCH_CATEGORIES, Category, Rows, Trace

@@ -9,7 +9,8 @@ import numpy as np
 from pytest_perfdl.analysis.events.communication import collective_annotation_rows
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.nesting import nest
-from pytest_perfdl.analysis.events.steps import Steps, steps_of
+from pytest_perfdl.analysis.events.step_times import Steps
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import on_thread
 from pytest_perfdl.analysis.events.tree import by_thread
 from pytest_perfdl.analysis.waiting.device_order import (

@@ -12,7 +12,7 @@ from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches
 from pytest_perfdl.analysis.events.nesting import ownership
-from pytest_perfdl.analysis.events.steps import Steps
+from pytest_perfdl.analysis.events.step_times import Steps
 from pytest_perfdl.trace.model import Category, Rows, Trace
 
 

@@ -11,7 +11,7 @@ from pytest_perfdl.analysis.events.communication import covered, waits_for_colle
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.nesting import ownership
 from pytest_perfdl.analysis.events.operator_time import operator_time
-from pytest_perfdl.analysis.events.steps import Steps
+from pytest_perfdl.analysis.events.step_times import Steps
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread, operator_threads, thread_of
 from pytest_perfdl.trace.model import Category, Rows, Trace
 

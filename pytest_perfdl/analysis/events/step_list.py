@@ -27,6 +27,8 @@ EARLY_END_SHARE = 0.1
 """Share of a step's operators that may follow its annotation, before the next step, and be of none."""
 LOST_SHARE = 0.5
 """Share of a step's operators that must lie between two steps for a step between them to be lost."""
+FEW = 4
+"""Operators that may lie between two steps, as of a script's own, whatever these run."""
 FRAGMENT_SHARE, FRAGMENT_OF = 0.1, 10
 """Share of the operators of any other step, which has at least so many, at which a last annotation is no step."""
 ALIKE = 0.01
@@ -140,7 +142,9 @@ def step_list(trace: Trace, joined: Launches, *, complete: bool = False) -> Step
         "{steps} without a duration",
     )
     _overlapping(found)
-    _lost(trace, found, complete=complete)
+    if trace.step_name is None:
+        # What runs between ranges that somebody named is not what these are about.
+        _lost(trace, found, complete=complete)
     if not complete:
         _ends(trace, joined, found)
     return found
@@ -218,7 +222,7 @@ def _lost(trace: Trace, found: StepList, *, complete: bool) -> None:
     for index, after in itertools.pairwise(range(len(found))):
         missing = range(found.number[index] + 1, found.number[after])
         between = int(np.diff(np.searchsorted(start, (found.end[index], found.start[after])))[0])
-        if not missing and not complete and between > EARLY_END_SHARE * max(1, inside[index]):
+        if not missing and not complete and between > max(FEW, EARLY_END_SHARE * inside[index]):
             ended.append(index)
         if missing and between > LOST_SHARE * max(1, min(inside[index], inside[after])):
             numbers = f"step {missing[0]}" if len(missing) == 1 else f"steps {missing[0]} to {missing[-1]}"
@@ -305,8 +309,7 @@ def _fragment(runs: Sequence[Counter[int]], found: StepList, kept: Sequence[int]
     """Take what runs between the last `step()` of a profiler and its end for no step."""
     *others, last = runs
     least = min(run.total() for run in others)
-    fragment = last.total() <= FRAGMENT_SHARE * least if least >= FRAGMENT_OF else least and not last
-    if kept[-1] != len(found) - 1 or not fragment:
+    if kept[-1] != len(found) - 1 or least < FRAGMENT_OF or last.total() > FRAGMENT_SHARE * least:
         return
     if last:
         text = "{steps}, a fragment between the last whole step and the end"

@@ -208,6 +208,7 @@ def _follows(trace: Trace, joined: Launches, listed: StepList, index: int, found
         return False
     if _is_torn(trace, joined, listed, index):
         found.torn.append(index - 1)
+        return False
     return True
 
 

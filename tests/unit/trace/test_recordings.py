@@ -157,8 +157,8 @@ def test_ranks_in_the_names_of_processes():
 
 
 def test_one_after_the_other_on_one_device():
-    # Each process sees one device, which is number 0 for it; all else is equal.
-    ranks = rank(pid=100), rank(pid=200)
+    # Each process sees one device, which is number 0 for it; all else but the times is equal.
+    ranks = rank(pid=100), rank(pid=200, late=7)
     assert_ranks(split(in_turn(*ranks)), *ranks)
 
 

@@ -34,8 +34,8 @@ def test_few_missing_kernels_are_said():
     found = steps_in(*without(events, 304))
     assert lengths(found) == ALL
     assert said(found) == {
-        "missing-work": "1 of 100 kernel launches (1.0%) lack device events, whose time is missing, under 5% of each "
-        "step"
+        "missing-work": "1 of 100 kernel launches (1.0%) lack device events, whose time is missing: of no step "
+        "more than 5% of the work"
     }
     # A second one in the same step makes it 10 %.
     assert list(lengths(steps_in(*without(events, 304, 305)))) == [1, 2, 4, 5]
@@ -58,7 +58,7 @@ def test_a_step_behind_one_whose_last_kernel_is_missing_has_no_known_begin():
     assert lengths(found) == {10: 1000, 13: 1000, 14: 1000}
     assert [number for number, _ in found.left_out] == [11, 12]
     assert said(found)["unknown-begin"] == (
-        "step 12 after a step whose last device event is missing, so their begin is unknown: left out of all figures"
+        "step 12 after a step whose last device event, and so its end, is missing: left out of all figures"
     )
 
 
@@ -187,7 +187,7 @@ def test_nodes_of_a_graph_that_runs_twice_in_a_replay_say_nothing():
     assert missing(*events) == {}
 
 
-@pytest.mark.parametrize(("behind", "which"), [(20_000, "behind"), (-20_000, "ahead of")])
+@pytest.mark.parametrize(("behind", "which"), [(20_000, "late"), (-20_000, "early")])
 def test_a_device_whose_clock_is_far_from_the_hosts(behind, which):
     # The device's events are 20 ms late, or early, in steps of 1 ms.
     events = [{**one, "ts": one["ts"] + 50_000 + (behind if one["cat"] == "kernel" else 0)} for one in steady()]
@@ -202,7 +202,7 @@ def test_a_device_whose_clock_is_far_from_the_hosts(behind, which):
     assert difference == pytest.approx(1000 * behind, rel=0.01)
     steps = steps_in(*events)
     assert steps.windows == ()
-    assert f"the device's clock is {abs(difference) / 1e6:.2f} ms {which} the CPU's" in said(steps)["clocks"]
+    assert f"times of the device are {abs(difference) / 1e6:.2f} ms {which} against the CPU's" in said(steps)["clocks"]
 
 
 def test_clocks_that_agree_to_some_microseconds():

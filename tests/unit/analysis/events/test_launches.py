@@ -41,8 +41,7 @@ def test_collectives_without_a_correlation_belong_to_the_steps_in_which_they_run
     assert lengths(found) == {1: 1000, 2: 1000, 3: 1000}
     # 6 of the 36 device events.
     assert said(found) == {
-        "unlinked": "6 device events (16.7%) without a launch call in the trace: counted in the step during which they "
-        "run"
+        "unlinked": "6 device events (16.7%) without a correlation: counted in the step during which they run"
     }
     assert profile_tables(trace(*events)).kernel_counts == (12, 12, 12)
 
@@ -53,8 +52,8 @@ def test_a_plain_launch_has_one_kernel():
     events += [kernel(name, at, 5, 1) for name, at in (("a", 10), ("b", 20), ("c", 30))]
     assert links(*events) == dict.fromkeys("abc", "refused")
     assert said(steps_in(*events))["refused-links"] == (
-        "3 device events with a correlation that names a call that cannot have launched it: treated as without a "
-        "launch call"
+        "3 device events (100%) with a correlation that names a call that cannot have launched it: counted in the step "
+        "during which they run"
     )
 
 

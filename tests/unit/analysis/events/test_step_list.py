@@ -227,3 +227,64 @@ def test_totals_are_those_of_the_steps_that_are_left():
     assert [each.name for each in summary.steps] == [f"ProfilerStep#{number}" for number in (1, 2, 4, 5)]
     assert [number for number, _ in summary.left_out] == [3]
     assert summary.events == len(steady()) - 3
+
+
+def test_a_pause_between_steps_is_in_no_step():
+    # The third step begins 10 s later; its number goes on.
+    later = [{**one, "ts": one["ts"] + (10_000_000 if one["ts"] >= 2000 else 0)} for one in steady(4)]
+    found = steps_in(*later)
+    assert lengths(found) == {1: 1000, 2: 1000, 3: 1000, 4: 1000}
+    assert said(found) == {"pauses": "1 pause between steps, 10.00 s in all: in no step"}
+
+
+def test_a_pause_before_the_device_is_done_leaves_its_step_out():
+    # The last kernel of step 2 is on the other side of the pause: by its completion the step would take 10 s.
+    events = [
+        {
+            **one,
+            "ts": one["ts"] + (10_000_000 if one["ts"] >= 2000 or (one["cat"], one["ts"]) == ("kernel", 1920) else 0),
+        }
+        for one in steady(4)
+    ]
+    found = steps_in(*events)
+    assert lengths(found) == {1: 1000, 3: 1000, 4: 1000}
+    assert list(said(found)) == ["pause"]
+
+
+def test_a_fragment_after_the_last_step_is_none():
+    # What a script runs between `prof.step()` and the end: two operators, where a step has ten and ten launches.
+    tail = [step(3, 2000, 30), x("aten::item", 2005, 10), x("aten::_local_scalar_dense", 2007, 5)]
+    found = steps_in(*steady(2), *tail)
+    assert lengths(found) == {1: 1000, 2: 1000}
+    assert found.left_out == ((3, "step 3, a fragment between the last whole step and the end"),)
+    assert not found.damaged
+
+
+def test_a_step_whose_annotation_ends_early_is_left_out():
+    # The annotation of step 2 ends after five of its ten operators.
+    events = [{**one, "dur": 500} if one["name"] == "ProfilerStep#2" else one for one in steady(4)]
+    found = steps_in(*events)
+    assert lengths(found) == {1: 1000, 3: 1000, 4: 1000}
+    assert list(said(found)) == ["early-end"]
+
+
+def test_work_that_ran_before_a_first_step_and_is_not_recorded_leaves_it_out():
+    # Launched at 0, the first kernel begins at 3 ms: the device ran what is not in the file.
+    events = [one for one in pipelined(steps=4) if one["args"].get("correlation", 0) < 10_000]
+    found = steps_in(*events)
+    assert lengths(found) == {11: 1000, 12: 1000, 13: 1000}
+    assert list(said(found)) == ["unseen-work"]
+    assert not found.damaged
+
+
+def test_the_operators_of_other_threads_do_not_tell_a_step_from_others():
+    # A thread that pins memory is done before the last step.
+    pins = [x("aten::pin_memory", 1000 * number + 100, 20, tid=77) for number in range(4)]
+    assert lengths(steps_in(*steady(5), *pins)) == dict.fromkeys(range(1, 6), 1000)
+
+
+def test_without_launches_the_ends_of_steps_are_not_known_where_kernels_run_on():
+    # A host that is 3 ms ahead of the device, without runtime calls: no kernel runs inside its own step.
+    events = [one for one in pipelined(steps=4) if one["cat"] != "cuda_runtime"]
+    found = steps_in(*events)
+    assert found.windows == () and "unknown-ends" in said(found)

@@ -238,9 +238,7 @@ def _without_odd(trace: Trace, joined: Launches, listed: StepList, found: _Bound
         )
     listed.leave_out(found.hidden, "covered-step", "{steps} without time of their own, after the work of earlier steps")
     after = [index + 1 for index in unsure if listed.number[index + 1 : index + 2] == [listed.number[index] + 1]]
-    listed.leave_out(
-        after, "unknown-begin", "{steps}, which begins where a step ends whose last device event is missing"
-    )
+    listed.leave_out(after, "unknown-begin", "{steps} after a step whose last device event, and so its end, is missing")
 
 
 def _is_torn(trace: Trace, joined: Launches, listed: StepList, index: int) -> bool:

@@ -74,8 +74,8 @@ def check_merged(data: bytes) -> None:
     if mark := _MARK.search(data):
         line = data.count(b"\n", 0, mark.start()) + 1
         raise ConflictedRecordError(
-            f"has an unresolved merge conflict at line {line}: take either side (git checkout --ours or --theirs), then "
-            "record again with pytest --perf-update=all"
+            f"has an unresolved merge conflict at line {line}: take either side (git checkout --ours or --theirs), "
+            "then record again with pytest --perf-update=all"
         )
 
 

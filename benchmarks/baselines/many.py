@@ -30,7 +30,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from making import counted, record, rows, timed  # noqa: E402 (the path comes first)
 
 from pytest_perfdl.baseline.files import Store  # noqa: E402
-from pytest_perfdl.baseline.remote import opened  # noqa: E402
 from pytest_perfdl.config.settings import header, resolve  # noqa: E402
 from pytest_perfdl.model.record import Code, Key, Occasion  # noqa: E402
 from pytest_perfdl.model.units import plural  # noqa: E402
@@ -83,7 +82,7 @@ def least(command: list[str], root: Path, times: int) -> tuple[float, float]:
 def collecting(root: Path, each_file: int = TESTS // TEST_FILES) -> tuple[float, float]:
     """Seconds and CPU seconds of what a run does with all baselines before it measures."""
     settings = resolve(pytest.Config.fromdictargs({}, ["--perf", f"--rootdir={root}", str(root)]))
-    store = opened(root, settings.folder)
+    store = Store(root, settings.folder)
     tests = [f"tests/test_{number}.py::test_{each}" for number in range(TEST_FILES) for each in range(each_file)]
     start, cpu = time.perf_counter(), time.process_time()
     line = header(settings, root)

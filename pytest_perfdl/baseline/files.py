@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.baseline import layout, outline, text
 from pytest_perfdl.baseline.lock import locked
 from pytest_perfdl.model import untrusted_files
-from pytest_perfdl.model.errors import BaselineError, NewerRecordError, RecordError
+from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, NewerRecordError, RecordError
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.system.files import TEMPORARY, changed, temporary_name, write_files
 from pytest_perfdl.system.folders import delete_file
@@ -55,11 +55,6 @@ class Store:
     def base(self) -> Path:
         """The baseline folder."""
         return self.root / self.folder
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Lines that reports and commands show."""
-        return ()
 
     def path(self, node_id: str, slug: str) -> Path:
         """Where the baseline of a test under a key is or would be.
@@ -273,10 +268,6 @@ class Store:
             return set()
         return {self.base / name for name in set(listed.split("\0")) - set(changed.split("\0")) if name}
 
-    def leftovers(self) -> tuple[str, ...]:
-        """A line for each thing that killed writers left outside of the folder: in a remote store."""
-        return ()
-
     def check_writable(self) -> None:
         """Check, before anything is measured, whether baselines can be written.
 
@@ -308,10 +299,8 @@ class Store:
                 except (FileNotFoundError, NotADirectoryError):
                     return None
             record = text.parse(data)
-        except NewerRecordError as error:
-            raise BaselineError(f"{self.shown(path)} {error}") from error
         except RecordError as error:
-            raise BaselineError(f"{self.shown(path)} {error}: {_RECORD_AGAIN}") from error
+            raise BaselineError(f"{self.shown(path)} {advised(error)}") from error
         if record.test != node_id or self.path(node_id, record.key.slug) != path:
             raise BaselineError(
                 f"{self.shown(path)} contains a baseline of {visible(record.test)} with machine ID "
@@ -319,10 +308,9 @@ class Store:
             )
         return record
 
-    def shown(self, path: Path, here: Path | None = None) -> str:
-        """A path as messages name it: relative to the root directory, or another one, if it is below."""
-        here = here or self.root
-        return path.relative_to(here).as_posix() if path.is_relative_to(here) else str(path)
+    def shown(self, path: Path) -> str:
+        """A path as messages of pytest name it: relative to the root directory, if it is below."""
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
 
     @contextlib.contextmanager
     def _acting(self, done: str, path: Path) -> Iterator[None]:
@@ -337,6 +325,12 @@ class Store:
             ) from error
 
 
+def advised(error: RecordError) -> str:
+    """What is wrong with the file of a record, and what to do."""
+    said = isinstance(error, (NewerRecordError, ConflictedRecordError))
+    return str(error) if said else f"{error}: {_RECORD_AGAIN}"
+
+
 def _exemplars_beside(record: Path) -> list[Path]:
     """Exemplars of a record, except where another record has the name that one of its calls would have."""
     return [
@@ -348,9 +342,7 @@ def _exemplars_beside(record: Path) -> list[Path]:
 
 
 def _is_digest_of(digest: str | None, file: Path) -> bool:
-    """Whether a file is the one of this digest; where none was noted it is taken for the one."""
-    if digest is None:
-        return True
+    """Whether a file is the one of this digest."""
     try:
         return hashlib.sha256(untrusted_files.read_bytes(file, text.LIMIT)).hexdigest() == digest
     except OSError:

@@ -20,13 +20,8 @@ _EVERY_SECONDS = 0.02
 
 
 @contextlib.contextmanager
-def locked(folder: Path, seconds: float | None = None) -> Iterator[bool]:
+def locked(folder: Path) -> Iterator[bool]:
     """Hold the lock of a folder; gives whether it is held, which it is not where the file system has no locks.
-
-    Parameters
-    ----------
-    seconds
-        Longest to wait for another holder; by default 30.
 
     Raises
     ------
@@ -35,7 +30,7 @@ def locked(folder: Path, seconds: float | None = None) -> Iterator[bool]:
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        held = _lock(descriptor, _SECONDS if seconds is None else seconds)
+        held = _lock(descriptor)
         try:
             yield held
         finally:
@@ -46,15 +41,15 @@ def locked(folder: Path, seconds: float | None = None) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, seconds: float) -> bool:
-    end = time.monotonic() + seconds
+def _lock(descriptor: int) -> bool:
+    end = time.monotonic() + _SECONDS
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             if time.monotonic() > end:
-                raise OSError(errno.EBUSY, f"another process has locked the file for {seconds:g} s") from None
+                raise OSError(errno.EBUSY, f"another process has locked the file for {_SECONDS} s") from None
             time.sleep(_EVERY_SECONDS)
         except OSError:
             return False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.model.errors import RecordError
+from pytest_perfdl.model.errors import ConflictedRecordError, RecordError
 from pytest_perfdl.model.record_json import from_json, to_json
 
 if TYPE_CHECKING:
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
 LIMIT = 2**26
 """Bytes that a baseline's file may have."""
-_CONFLICT = b"<<<<<<< "
+_MARK = re.compile(rb"^(?:<{7}|\|{7}|={7}|>{7})(?=[ \r\n]|\Z)", re.MULTILINE)
+"""A line that git writes into a file that it cannot merge; no line of JSON begins like that."""
 
 
 def dump(record: Record) -> bytes:
@@ -39,15 +41,13 @@ def parse(data: bytes) -> Record:
     Raises
     ------
     RecordError
-        When it is not JSON, with the place; when it is not a record, or a newer one; when nothing was measured, since
-        whatever is held against such a baseline would pass.
+        When it is not JSON, with the place, or has conflict marks of git; when it is not a record, or a newer one; when
+        nothing was measured, since whatever is held against such a baseline would pass.
     """
     try:
         decoded = json.loads(data)
     except json.JSONDecodeError as error:
-        for number, line in enumerate(data.splitlines(), 1):
-            if line.startswith(_CONFLICT):
-                raise RecordError(f"has an unresolved merge conflict at line {number}") from error
+        check_merged(data)
         raise RecordError(
             f"is damaged at line {error.lineno}, column {error.colno} (byte {_byte(error)}): {error.msg}"
         ) from error
@@ -61,6 +61,22 @@ def parse(data: bytes) -> Record:
     if not record.calls or not all(call.series for call in record.calls):
         raise RecordError("contains no measurement: a record needs at least one perf(...) call with metrics")
     return record
+
+
+def check_merged(data: bytes) -> None:
+    """Check that a JSON file has no conflict marks of git.
+
+    Raises
+    ------
+    ConflictedRecordError
+        With the first line that is one, and what to do.
+    """
+    if mark := _MARK.search(data):
+        line = data.count(b"\n", 0, mark.start()) + 1
+        raise ConflictedRecordError(
+            f"has an unresolved merge conflict at line {line}: take either side (git checkout --ours or --theirs), "
+            "then record again with pytest --perf-update=all"
+        )
 
 
 def _byte(error: json.JSONDecodeError) -> int:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.cli.common import add_note, note_of, run_file, say
+from pytest_perfdl.cli.common import add_note, note_of, run_file, say, shown
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
 from pytest_perfdl.model.errors import CommandError
@@ -86,7 +85,7 @@ def _noted(record: Record, note: str | None) -> Record:
 def _accept(store: Store, record: Record, exemplars: Mapping[str, bytes]) -> None:
     written = store.save(record, exemplars)
     path = store.path(record.test, record.key.slug)
-    say(f"{'accepted ' if written else 'unchanged'}  {visible(record.test)}  {store.shown(path, Path.cwd())}")
+    say(f"{'accepted ' if written else 'unchanged'}  {visible(record.test)}  {shown(path)}")
     if record.repeats < _USABLE_REPEATS:
         few = plural(record.repeats, "process", "processes")
         say(f"           only {few} recorded; to add more: pytest --perf-update=append")

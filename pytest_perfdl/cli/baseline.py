@@ -1,150 +1,182 @@
-"""Baselines of a team: merge, rename, migrate and verify baseline files.
-
-`install` has git merge baselines with `perfdl baseline merge`. The other actions change or check baselines without
-measuring anything.
-"""
+"""Baselines of a team: rename and verify baseline files, without measuring anything."""
 
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
+import hashlib
+import os
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from pytest_perfdl.cli.common import say, shown
+from pytest_perfdl.baseline import text
+from pytest_perfdl.baseline.files import Store, advised
+from pytest_perfdl.baseline.layout import RECORD_SUFFIX, TRACE_SUFFIX, exemplar_path
+from pytest_perfdl.cli.common import baselines, say, shown
 from pytest_perfdl.cli.project import add_dir, store
-from pytest_perfdl.model.errors import CommandError
+from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
+from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.model.errors import BaselineError, CommandError, RecordError
+from pytest_perfdl.model.record import Record
+from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.untrusted_files import read_bytes
 from pytest_perfdl.model.visible import visible
+from pytest_perfdl.system.files import TEMPORARY
 
-ATTRIBUTES = ("*.json merge=perfdl", "*.trace.json.gz -text -diff merge=perfdl-trace")
-"""Lines of .gitattributes in the baseline folder (gitattributes(5)): of those that match, the last one counts."""
-_DAYS = 30.0
+_BESIDE = (".gitattributes", ".gitignore", ".gitkeep", "README.md")
+"""Files that people keep at the top of the baseline folder."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    merge = actions.add_parser("merge", help="merge two versions of a baseline file (git runs this: see install)")
-    merge.add_argument("base", metavar="BASE", type=Path, help="the common ancestor (%%O); empty if there is none")
-    merge.add_argument("ours", metavar="OURS", type=Path, help="our version (%%A), which the result is written to")
-    merge.add_argument("theirs", metavar="THEIRS", type=Path, help="their version (%%B)")
-    merge.add_argument("path", metavar="PATH", nargs="?", help="path of the file in the repository (%%P), for messages")
-    install = actions.add_parser(
-        "install", help="have git merge baselines: write .gitattributes and the configuration of this clone"
-    )
-    add_dir(install)
     rename = actions.add_parser("rename", help="move baselines to the new name of a test, a test file or a folder")
     add_dir(rename)
     rename.add_argument("old", metavar="OLD", help="former id of a test, or path of a test file or folder")
     rename.add_argument("new", metavar="NEW", help="the new one")
-    migrate = actions.add_parser("migrate", help="rewrite baselines of earlier versions in today's form")
-    add_dir(migrate)
-    migrate.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a baseline would change")
     verify = actions.add_parser(
         "verify", help="check every file below the baseline folder; exit code 1 if one is wrong"
     )
     add_dir(verify)
-    compact = actions.add_parser("compact", help="list updates of a remote store that later updates replaced")
-    add_dir(compact)
-    compact.add_argument("--apply", action="store_true", help="delete the listed updates")
-    compact.add_argument(
-        "--days", type=float, default=_DAYS, metavar="N", help="keep what is younger than N days (default: %(default)g)"
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do the action; 1 for a conflict, or for what --check or verify found, 3 when there is nothing to do."""
-    from pytest_perfdl.cli import baseline_files
-
-    if arguments.action == "merge":
-        return _merge(arguments)
-    if arguments.action == "install":
-        return _install(arguments)
+    """Do the action; 1 for what verify found, 3 when there is nothing to do."""
     stored = store(arguments)
-    if arguments.action == "compact":
-        return baseline_files.compact(stored, days=arguments.days, apply=arguments.apply)
-    if arguments.action == "rename":
-        return baseline_files.rename(stored, arguments.old, arguments.new)
-    if arguments.action == "migrate":
-        return baseline_files.migrate(stored, check=arguments.check)
-    return baseline_files.verify(stored)
+    return _verify(stored) if arguments.action == "verify" else _rename(stored, arguments.old, arguments.new)
 
 
-def _merge(arguments: argparse.Namespace) -> int:
-    from pytest_perfdl.baseline.merge import merge_files
-    from pytest_perfdl.baseline.text import LIMIT
-    from pytest_perfdl.model.untrusted_files import read_bytes
-    from pytest_perfdl.system.files import write_files
+def _rename(store: Store, old: str, new: str) -> int:
+    """Move the baselines of a test, of a file or below a folder, with all machine IDs; 3 when there is none.
 
-    try:
-        base, ours, theirs = (read_bytes(path, LIMIT) for path in (arguments.base, arguments.ours, arguments.theirs))
-    except OSError as error:
-        raise CommandError(f"{error.filename} cannot be read: {error.strerror}") from error
-    merged = merge_files([base] if base else [], ours, theirs)
-    if merged.data != ours:
-        try:
-            write_files({arguments.ours: merged.data})
-        except OSError as error:
-            raise CommandError(f"{arguments.ours} cannot be written: {error.strerror}") from error
-    if not merged.conflict:
-        return 0
-    path = arguments.path or str(arguments.ours)
-    kept = "theirs" if merged.data == theirs else "ours"
-    command = "pytest --perf-update=all" + (f" {shlex.quote(merged.test)}" if merged.test else "")
-    say(
-        f"perfdl baseline merge: conflict in {visible(path)}: {visible(merged.conflict)}. The file has {kept}. Record "
-        f"the merged code with {visible(command)}, and git add the file",
-        error=True,
-    )
-    return 1
-
-
-def _install(arguments: argparse.Namespace) -> int:
-    from pytest_perfdl.baseline.objects import is_url
-    from pytest_perfdl.cli.project import find_project
-    from pytest_perfdl.system.files import changed, write_files
-    from pytest_perfdl.system.git import git, top_of, trouble
-
-    project = find_project()
-    if is_url(arguments.dir or project.folder):
-        raise CommandError("the baselines are in a remote store, which needs no merge driver: nothing to install")
-    folder = Path.cwd() / arguments.dir if arguments.dir else project.root / project.folder
-    nearest = next(each for each in (folder, *folder.parents) if each.is_dir())
-    top = top_of(nearest)
-    if top is None:
-        raise CommandError(
-            f"{shown(folder)} is not in a git repository{_because(trouble(nearest))}: run git init first"
-        )
-    settings = {
-        "merge.perfdl.name": "baselines of pytest-perfdl",
-        "merge.perfdl.driver": f"{shlex.quote(sys.executable)} -m pytest_perfdl.cli baseline merge %O %A %B %P",
-        "merge.perfdl.recursive": "binary",
-        "merge.perfdl-trace.name": "traces of pytest-perfdl (keep ours)",
-        "merge.perfdl-trace.driver": "true",
-    }
-    for name, value in settings.items():
-        if git(top, "config", "--local", "--get", name) == value:
-            say(f"unchanged  git config {name} {shlex.quote(value)}")
-        elif git(top, "config", "--local", name, value) is None:
-            raise CommandError(f"git config {name} cannot be written: make {shown(top)}/.git/config writable")
-        else:
-            say(f"wrote      git config {name} {shlex.quote(value)}")
-    path = folder / ".gitattributes"
-    try:
-        there = path.read_text(encoding="utf-8") if path.is_file() else ""
-        lines = [line for line in ATTRIBUTES if line not in there.splitlines()]
-        text = there + ("\n" if there and not there.endswith("\n") else "") + "".join(f"{line}\n" for line in lines)
-        folder.mkdir(parents=True, exist_ok=True)
-        wrote = changed({path: text.encode()})
-        write_files(wrote)
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{shown(path)} cannot be written: {error}") from error
-    for line in ATTRIBUTES:
-        say(f"{'wrote    ' if line in lines else 'unchanged'}  {shown(path)}: {line}")
-    if wrote:
-        say(f"commit {shown(path)}; every clone runs `perfdl baseline install` once, since git config is not committed")
+    Raises
+    ------
+    CommandError
+        When a new name is taken; nothing was moved.
+    """
+    old, new = old.rstrip("/"), new.rstrip("/")
+    if ("::" in old) != ("::" in new):
+        raise CommandError(f"{old} and {new} are not of one kind: name two tests, two test files or two folders")
+    moved = [
+        (path, record, replace(record, test=new + record.test[len(old) :]))
+        for path, record in baselines(store)
+        if record.test == old or record.test.startswith((f"{old}::", f"{old}[", f"{old}/"))
+    ]
+    if not moved or old == new:
+        say(f"nothing to rename: no baseline is of {visible(old)}" if not moved else "both names are the same")
+        return 3
+    for path, record, renamed in moved:
+        right, target = (store.path(each.test, each.key.slug) for each in (record, renamed))
+        if right != path:
+            raise CommandError(f"{shown(path)} is not where its baseline belongs: move it to {shown(right)} first")
+        if os.path.lexists(target) and not _is_same(store.load(renamed.test, renamed.key.slug), renamed):
+            raise CommandError(
+                f"nothing was renamed, because {shown(target)} exists: choose another name, or delete this file"
+            )
+    for _, record, renamed in moved:
+        _move(store, record, renamed)
+        say(f"renamed  {visible(record.test)} -> {visible(renamed.test)}  ({visible(record.key.slug)})")
     return 0
 
 
-def _because(why: str) -> str:
-    return f" ({why})" if why else ""
+def _is_same(there: Record | None, renamed: Record) -> bool:
+    """Whether an interrupted command has written the new file: it names only the traces that there were."""
+    return there is not None and replace(there, exemplars=renamed.exemplars) == renamed
+
+
+def _move(store: Store, record: Record, renamed: Record) -> None:
+    """Write the new files, then delete the old ones, the record last: an interrupted command is repeated.
+
+    An old trace that is gone then is the one that the new record has.
+    """
+    traces = {
+        call: path
+        for each in (renamed, record)
+        for call, path in store.exemplars(each.test, each.key.slug)[0].items()
+        if hashlib.sha256(path.read_bytes()).hexdigest() == record.exemplars.get(call)
+    }
+    store.save(renamed, {call: path.read_bytes() for call, path in traces.items()})
+    store.remove(record.test, record.key.slug)
+
+
+def _verify(store: Store) -> int:
+    """Print a line for each file that is wrong; 1 if there is one, 3 if there is no baseline."""
+    if not store.base.is_dir():
+        raise CommandError(f"there is no baselines folder {shown(store.base)}: set it with --dir")
+    files = sorted(
+        Path(folder, name) for folder, names, found in os.walk(store.base) for name in (*found, *_links(folder, names))
+    )
+    wrong = [(path, why) for path in files if (why := _wrong(store, path, set(files)))]
+    wrong += [(path, f"differs from {other.name} only in case") for path, other in _collisions(files)]
+    for path, why in sorted(wrong):
+        say(f"{visible(shown(path))}: {visible(why)}")
+    count = sum(1 for path in files if path.suffix == RECORD_SUFFIX and path.name != MACHINE_FILE)
+    problems = f", {plural(len(wrong), 'problem')}" if wrong else ""
+    say(f"{plural(count, 'baseline')} verified{problems}")
+    return 1 if wrong else 0 if count else 3
+
+
+def _links(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if Path(folder, name).is_symlink()]
+
+
+def _wrong(store: Store, path: Path, files: set[Path]) -> str:
+    """What is wrong with a file among the baselines; empty if nothing is."""
+    if path.is_symlink():
+        return "is a symbolic link: replace it by a file"
+    if TEMPORARY.fullmatch(path.name):
+        return "was left by a writer that was killed: delete the file"
+    if path.parent == store.base and path.name in _BESIDE:
+        return ""
+    try:
+        if path.name.endswith(TRACE_SUFFIX):
+            return _wrong_trace(path, files)
+        if path.suffix != RECORD_SUFFIX:
+            return "belongs to no baseline: move it away"
+        data = read_bytes(path, text.LIMIT)
+        if path.name == MACHINE_FILE and path.parent.parent == store.base:
+            text.check_merged(data)
+            Machine.load(path)
+            return ""
+        record = text.parse(data)
+        right = store.path(record.test, record.key.slug)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except RecordError as error:
+        return advised(error)
+    except (BaselineError, ValueError) as error:
+        return f"cannot be used: {error}"
+    if right != path:
+        return f"belongs in {shown(right)}: move it there with its traces, or delete the file"
+    return ""
+
+
+def _wrong_trace(path: Path, files: set[Path]) -> str:
+    """Whether a trace is that of a record beside it."""
+    stem = path.name.removesuffix(TRACE_SUFFIX)
+    # The unnamed call's, or that of a call whose name is behind the last dot.
+    for record_name in dict.fromkeys((stem, stem.rpartition(".")[0])):
+        beside = path.with_name(record_name + RECORD_SUFFIX)
+        if beside not in files:
+            continue
+        try:
+            record = text.parse(read_bytes(beside, text.LIMIT))
+        except RecordError:
+            return ""
+        for call in record.calls:
+            if exemplar_path(beside, call.name) == path:
+                if hashlib.sha256(read_bytes(path, text.LIMIT)).hexdigest() == record.exemplars.get(call.name):
+                    return ""
+                return f"is not the trace of {shown(beside)}, and is ignored: restore it from git, or delete it"
+    return "belongs to no baseline: delete it"
+
+
+def _collisions(files: list[Path]) -> Iterator[tuple[Path, Path]]:
+    """Files and folders that would be one where the file system folds case or composes characters."""
+    seen: dict[tuple[Path, str], Path] = {}
+    for path in dict.fromkeys(each for file in files for each in (*reversed(file.parents), file)):
+        name = unicodedata.normalize("NFC", path.name).casefold()
+        other = seen.setdefault((path.parent, name), path)
+        if other != path:
+            yield path, other

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pytest_perfdl.model.errors import CommandError, RecordError
 from pytest_perfdl.model.record import Record, checked_note
 from pytest_perfdl.model.secrets import without_secrets
 from pytest_perfdl.model.visible import harmless, visible
+from pytest_perfdl.system.remote import is_url, local, plain
 
 if TYPE_CHECKING:
     from pytest_perfdl.baseline.files import Store
@@ -73,7 +73,7 @@ def _refuse_both_sides(trace: Trace) -> None:
 
 
 def baselines(store: Store) -> Iterator[tuple[Path, Record]]:
-    """Every baseline of a project, in the order of their paths; what must be known of them is printed first.
+    """Every baseline of a project, in the order of their paths.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def baselines(store: Store) -> Iterator[tuple[Path, Record]]:
         When there is no such folder, or a file in it cannot be read.
     """
     for path, data in _files(store):
-        yield path, _read(store, path, data)
+        yield path, _read(path, data)
 
 
 def outlines(store: Store) -> Iterator[tuple[Path, Outline]]:
@@ -91,23 +91,21 @@ def outlines(store: Store) -> Iterator[tuple[Path, Outline]]:
             yield path, outline(data)
         except RecordError:
             # The same words as everywhere.
-            _read(store, path, data)
+            _read(path, data)
             raise
 
 
-def _read(store: Store, path: Path, data: bytes) -> Record:
+def _read(path: Path, data: bytes) -> Record:
     try:
         return parse(data)
     except RecordError as error:
-        raise CommandError(f"{store.shown(path, Path.cwd())} {error}") from error
+        raise CommandError(f"{shown(path)} {error}") from error
 
 
 def _files(store: Store) -> Iterator[tuple[Path, bytes]]:
     folder = store.base
     if not folder.is_dir():
         raise CommandError(f"there is no baselines folder {shown(folder)}: set the folder with --dir")
-    for note in store.notes:
-        say(note, error=True)
     for path in sorted(folder.rglob("*.json")):
         if path.name == MACHINE_FILE and path.parent.parent == folder:
             continue
@@ -116,7 +114,7 @@ def _files(store: Store) -> Iterator[tuple[Path, bytes]]:
         try:
             yield path, untrusted_files.read_bytes(path, LIMIT)
         except OSError as error:
-            raise CommandError(f"{store.shown(path, Path.cwd())} cannot be read: {error.strerror}") from error
+            raise CommandError(f"{shown(path)} cannot be read: {error.strerror}") from error
 
 
 def shown(path: Path) -> str:
@@ -126,10 +124,24 @@ def shown(path: Path) -> str:
 
 def run_file(text: str) -> Path:
     """The run file that an argument of a command names: itself, or that of a report's folder."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) and not Path(text).exists():
-        raise argparse.ArgumentTypeError(f"{visible(text)} is a URL: download the run file first, and name the copy")
+    if is_url(text):
+        raise argparse.ArgumentTypeError(f"{plain(text)} is a URL: download the run file first, and name the copy")
     path = Path(text)
     return path / "run.json" if path.is_dir() else path
+
+
+def local_path(text: str) -> Path:
+    """The value of an option that is a file or folder to be written.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        When it is a URL.
+    """
+    try:
+        return Path(local(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_note(parser: argparse.ArgumentParser) -> None:

@@ -103,8 +103,7 @@ def _limits(arguments: argparse.Namespace) -> int:
     try:
         known = _known(out, again=arguments.again)
         if known.peaks is not None:
-            where = stored.shown(out, Path.cwd()) if stored else shown(out)
-            raise CommandError(f"{where} already contains peak rates: add --again to measure the peak rates again")
+            raise CommandError(f"{shown(out)} already contains peak rates: add --again to measure the peak rates again")
         with on_device():
             say("benchmarking this machine (about 20 s)", error=True)
             found = calibrated(arguments.threads, arguments.device)
@@ -113,7 +112,7 @@ def _limits(arguments: argparse.Namespace) -> int:
     if stored is None:
         return _written(found.or_else(known), out)
     stored.write(out, found.or_else(known).dump())
-    say(f"wrote {stored.shown(out, Path.cwd())}: {_summary(found)}")
+    say(f"wrote {shown(out)}: {_summary(found)}")
     return 0
 
 

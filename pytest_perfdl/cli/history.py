@@ -1,7 +1,6 @@
 """Show a test's metrics over commits, and where they changed.
 
-The values are those of the committed baselines at every commit that changed one, or of run files. Of baselines in a
-remote store, they are those of all updates that the store still has.
+The values are those of the committed baselines at every commit that changed one, or of run files.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import print_json, say, width
+from pytest_perfdl.cli.common import print_json, say, shown, width
 from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.model.errors import CommandError
 
@@ -73,37 +72,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _found(arguments: argparse.Namespace, skip: Skip) -> tuple[TestHistory, ...]:
-    from pytest_perfdl.baseline.remote import RemoteStore
-    from pytest_perfdl.history import committed, run_files, stored
+    from pytest_perfdl.history import committed, run_files
     from pytest_perfdl.history.assemble import histories
+    from pytest_perfdl.system.remote import is_url
 
     if arguments.runs:
         measured = run_files.measurements(arguments.runs, skip)
-    elif Path(arguments.test).suffix == ".json" or run_files.is_url(arguments.test):
+    elif Path(arguments.test).suffix == ".json" or is_url(arguments.test):
         raise CommandError(f"{arguments.test} is no test: name run files with perfdl history --runs PLACE")
     else:
         project = store(arguments)
-        measured = (
-            stored.measurements(project, skip)
-            if isinstance(project, RemoteStore)
-            else committed.measurements(project.root, project.folder, skip)
-        )
+        measured = committed.measurements(project.root, project.folder, skip)
     return histories(measured, arguments.test, arguments.metric)
 
 
 def _nothing(arguments: argparse.Namespace) -> str:
-    from pytest_perfdl.baseline.remote import RemoteStore
-
     of = f" of a test whose id contains {arguments.test!r}" if arguments.test else ""
     metric = f" with the metric {arguments.metric!r}" if arguments.metric else ""
     if arguments.runs:
         return f"nothing to show: no run file has a measurement{of}{metric}"
-    project = store(arguments)
-    where = project.shown(project.base, Path.cwd())
-    none = f"{where} has no baseline" if isinstance(project, RemoteStore) else f"no commit has a baseline in {where}"
     return (
-        f"nothing to show: {none}{of}{metric} (record baselines with `pytest --perf-update`, or name run files with "
-        "--runs)"
+        f"nothing to show: no commit has a baseline in {shown(store(arguments).base)}{of}{metric} (record baselines "
+        "with `pytest --perf-update`, or name run files with --runs)"
     )
 
 

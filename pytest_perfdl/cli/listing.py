@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from pytest_perfdl.baseline.outline import Outline
-from pytest_perfdl.cli.common import outlines, say, width
+from pytest_perfdl.cli.common import outlines, say, shown, width
 from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.judge.log_ratios import mean
 from pytest_perfdl.model.metrics import general
@@ -31,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     stored = store(arguments)
     found = [record for _, record in outlines(stored) if arguments.k in record.test]
     if not found:
-        say(f"no baselines in {stored.shown(stored.base, Path.cwd())}: record baselines with `pytest --perf-update`")
+        say(f"no baselines in {shown(stored.base)}: record baselines with `pytest --perf-update`")
         return 3
     for key, records in _by_machine(found).items():
         say(f"machine ID {visible(key)}")

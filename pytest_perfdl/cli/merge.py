@@ -11,7 +11,7 @@ import argparse
 import os
 from pathlib import Path
 
-from pytest_perfdl.cli.common import run_file, say, width
+from pytest_perfdl.cli.common import local_path, run_file, say, width
 from pytest_perfdl.cli.report import say_written
 from pytest_perfdl.model.errors import CommandError
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--out",
         metavar="FOLDER",
-        type=Path,
+        type=local_path,
         default=Path("perf-report"),
         help="output folder (default: %(default)s)",
     )

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.baseline.remote import check_lasting, opened
-from pytest_perfdl.cli.common import say
+from pytest_perfdl.cli.common import local_path, say
 from pytest_perfdl.machine.visible_devices import wanted_locks
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.system.device_lock import DeviceLock, folder_of
+from pytest_perfdl.system.remote import local
 
 _DEFAULT = "baselines"
 
@@ -39,8 +39,9 @@ def add_dir(parser: argparse.ArgumentParser) -> None:
     """Declare `--dir`."""
     parser.add_argument(
         "--dir",
+        type=local_path,
         metavar="FOLDER",
-        help="folder or URL of the baselines (default: perf_dir in pytest's ini file)",
+        help="folder of the baselines (default: perf_dir in pytest's ini file)",
     )
 
 
@@ -49,16 +50,16 @@ def store(arguments: argparse.Namespace) -> Store:
 
     Raises
     ------
-    BaselineError
-        When they are in a remote store that cannot be read.
+    CommandError
+        When the project's setting is no folder.
     """
     if arguments.dir is not None:
-        root, folder = Path.cwd(), arguments.dir
-    else:
-        project = find_project()
-        root, folder = project.root, project.folder
-    check_lasting(folder)
-    return opened(root, folder)
+        return Store(Path.cwd(), str(arguments.dir))
+    project = find_project()
+    try:
+        return Store(project.root, local(project.folder))
+    except ValueError as error:
+        raise CommandError(f"perf_dir: {error}") from None
 
 
 def find_project() -> Project:

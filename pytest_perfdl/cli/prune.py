@@ -17,7 +17,7 @@ from pathlib import Path
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.layout import exemplar_path
 from pytest_perfdl.cli.collecting import Collected, collect
-from pytest_perfdl.cli.common import baselines, say
+from pytest_perfdl.cli.common import baselines, say, shown
 from pytest_perfdl.cli.project import Project, add_dir, find_project, store
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.record import Record
@@ -75,8 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     considered = [(path, record) for path, record in baselines(stored) if asked.covers(record.test)]
     collected = collect(project, asked.existing) if considered and not asked.gone else Collected()
     found = [
-        _held(path, stored.shown(path, Path.cwd()), record, project, collected, params=arguments.params)
-        for path, record in considered
+        _held(path, shown(path), record, project, collected, params=arguments.params) for path, record in considered
     ]
     orphans = [each for each in found if each.orphan]
     kept = [each for each in found if each.why and not each.orphan]
@@ -223,7 +222,7 @@ def _check(orphans: Sequence[_Baseline], *, of: int, store: Store, everything: b
         raise CommandError(f"the command would delete {whole}: add --all to confirm")
     lost = [] if force else sorted(set(_files(orphans)) - store.restorable())
     if lost:
-        which = store.shown(lost[0], Path.cwd()) + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
+        which = shown(lost[0]) + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
         raise CommandError(f"nothing was deleted, because git cannot restore {which}: commit first, or add --force")
 
 

@@ -144,7 +144,7 @@ def _say(decisions: Sequence[Decision], store: Store, *, dry_run: bool) -> None:
 
 
 def _file(decision: Decision, store: Store) -> str:
-    return store.shown(store.path(decision.test, decision.machine), Path.cwd())
+    return shown(store.path(decision.test, decision.machine))
 
 
 def _command(decision: Decision) -> str:

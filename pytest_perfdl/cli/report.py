@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import run_file, say
+from pytest_perfdl.cli.common import local_path, run_file, say
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--out",
         metavar="FOLDER",
-        type=Path,
+        type=local_path,
         help="output folder (default: the folder of the run.json file; with several run.json files: perf-report)",
     )
     parser.add_argument("--html", metavar="FILE", type=Path, help="write only the HTML report, to FILE")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from pathlib import Path
 
-from pytest_perfdl.cli.common import baselines, say, width
+from pytest_perfdl.cli.common import baselines, say, shown, width
 from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.record import Record, Series
@@ -25,12 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print every baseline whose test's id contains the text; 3 when there is none."""
-    stored, here = store(arguments), Path.cwd()
+    stored = store(arguments)
     found = [(path, record) for path, record in baselines(stored) if arguments.test in record.test]
     if not found:
-        say(f"no baseline in {stored.shown(stored.base, here)} of a test whose id contains {arguments.test!r}")
+        say(f"no baseline in {shown(stored.base)} of a test whose id contains {arguments.test!r}")
         return 3
-    say("\n\n".join(_page(stored.shown(path, here), record) for path, record in found))
+    say("\n\n".join(_page(shown(path), record) for path, record in found))
     return 0
 
 

@@ -118,7 +118,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-dir",
-        "directory of the baselines, relative to the root directory, or URL of a remote store",
+        "directory of the baselines, relative to the root directory",
         ini="perf_dir",
         metavar="DIR",
         default="baselines",

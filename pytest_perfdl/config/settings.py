@@ -30,6 +30,7 @@ from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.model.shard import parsed as parsed_shard
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.system.device_lock import folder_of as lock_folder_of
+from pytest_perfdl.system.remote import local
 
 Isolate = Literal["process", "none"]
 
@@ -189,7 +190,7 @@ def resolve(config: pytest.Config) -> Settings:
                 "--perf-shard cannot be combined with --perf-isolate=none or debugger options such as --pdb: remove "
                 "one of them"
             )
-    json = option_value(config, "--perf-json")
+    json = reader.path("perf_json", "")
     verbosity = read_ini(config, "verbosity_perf")
     fallback = config.get_verbosity()
     return Settings(
@@ -198,8 +199,8 @@ def resolve(config: pytest.Config) -> Settings:
         note=_note(config, update),
         isolate=isolate,
         markers=short_names.markers(config),
-        folder=reader.text("perf_dir", "baselines"),
-        report=config.rootpath / reader.text("perf_report", "perf-report"),
+        folder=reader.path("perf_dir", "baselines"),
+        report=config.rootpath / reader.path("perf_report", "perf-report"),
         json=config.invocation_params.dir / json if json else None,
         traces=reader.choice("perf_traces", ("regressed", "all", "none"), "regressed"),
         github=reader.choice("perf_github", ("auto", "off"), "auto") == "auto",
@@ -319,6 +320,13 @@ class _Reader:
         given = option_value(self.config, _flag(name))
         value = given if given is not None or name not in INI_KEYS else read_ini(self.config, name)
         return str(value).strip() if value is not None and str(value).strip() else default
+
+    def path(self, name: str, default: str) -> str:
+        """A file or folder that is written."""
+        try:
+            return local(self.text(name, default))
+        except ValueError as error:
+            raise pytest.UsageError(f"{self._where(name)}: {error}") from None
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> Any:
         value = self.text(name, default)
@@ -450,8 +458,6 @@ def header(settings: Settings, root: Path) -> str:
     """The line below pytest's header."""
     if settings.compares_sides:
         base = f"compared with {settings.other_side}"
-    elif "://" in settings.folder:
-        base = f"baselines in {settings.folder}"
     else:
         stored = sum(1 for path in (root / settings.folder).rglob("*.json") if not path.name.endswith(".trace.json"))
         base = f"{plural(stored, 'baseline')} in {settings.folder}"

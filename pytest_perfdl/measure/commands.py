@@ -46,8 +46,6 @@ class CallInfo:
     items: float | None
     key: Key
     context: Mapping[str, Scalar]
-    former: tuple[str, ...] = ()
-    """Names that the key had in earlier versions, if others: baselines may still lie there."""
     model_flops: float | None = None
     """That the author says the model needs for a step."""
     not_looped: str = ""

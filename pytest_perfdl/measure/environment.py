@@ -29,13 +29,6 @@ def describe(threads: int, key_extra: tuple[str, ...]) -> tuple[Key, Mapping[str
     return _key(_host(Path("/")), threads, key_extra, context), context
 
 
-def former(threads: int, key_extra: tuple[str, ...]) -> tuple[str, ...]:
-    """Names that the key of this process had before it told ARM CPUs and quotas apart, if it had another."""
-    context = _context(threads)
-    before, now = (_key(host, threads, key_extra, context).slug for host in (_former_host(Path("/")), _host(Path("/"))))
-    return () if before == now else (before,)
-
-
 def _key(host: Mapping[str, Scalar], threads: int, key_extra: tuple[str, ...], context: Mapping[str, Scalar]) -> Key:
     parts = {**host, "threads": threads} | _accelerators()
     parts |= {name: context[name] for name in key_extra if name in context}
@@ -45,8 +38,18 @@ def _key(host: Mapping[str, Scalar], threads: int, key_extra: tuple[str, ...], c
 
 def _host(root: Path) -> dict[str, Scalar]:
     """The CPUs: which, and how many of them may be used."""
+    import torch
+
     blocks = _cpuinfo(root)
-    processors = _former_host(root)
+    fields = next(iter(blocks), {})
+    processors: dict[str, Scalar] = {
+        "cpu": fields.get("model name") or platform.processor() or platform.machine(),
+        "family": fields.get("cpu family", ""),
+        "model": fields.get("model", ""),
+        "stepping": fields.get("stepping", ""),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    }
     arm = [block for block in blocks if "CPU part" in block and "model name" not in block]
     if arm:
         # Cores of several kinds may be in one machine.
@@ -60,21 +63,6 @@ def _host(root: Path) -> dict[str, Scalar]:
     if quota is not None and quota < float(processors["cores"] or 0):
         processors["cores"] = int(quota) if quota == int(quota) else round(quota, 2)
     return processors
-
-
-def _former_host(root: Path) -> dict[str, Scalar]:
-    """What keys held at first: of ARM CPUs nothing but the architecture, and CPUs whatever the quota."""
-    import torch
-
-    fields = next(iter(_cpuinfo(root)), {})
-    return {
-        "cpu": fields.get("model name") or platform.processor() or platform.machine(),
-        "family": fields.get("cpu family", ""),
-        "model": fields.get("model", ""),
-        "stepping": fields.get("stepping", ""),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-    }
 
 
 def _cpuinfo(root: Path) -> list[dict[str, str]]:

@@ -3,7 +3,8 @@
     PerfdlError                     the first line says what is wrong, where, and what to do
     +-- InputError                  invalid files, options and arguments; also a ValueError
     |   +-- TraceError (NotATrace), ScalingError, SelectionError, SourceError
-    |   +-- BaselineError, RecordError (NewerRecordError), RunFileError, LogError, OutcomeError
+    |   +-- BaselineError, RecordError (NewerRecordError, ConflictedRecordError), RunFileError
+    |   +-- LogError, OutcomeError
     |   +-- HistoryError, WaiverError, ConstantsError, MissingConstant (MissingMachineConstant)
     |   +-- NotApplicable, CycleError
     +-- CommandError (ApiError), ReportError, ChromeTraceError, RunFailed
@@ -69,7 +70,11 @@ class RecordError(InputError):
 
 
 class NewerRecordError(RecordError):
-    """A stored record has a schema of a newer version."""
+    """A stored record has a schema of a newer version; the message says what to do."""
+
+
+class ConflictedRecordError(RecordError):
+    """A file has an unresolved merge conflict; the message says what to do."""
 
 
 class RunFileError(InputError):

@@ -70,10 +70,6 @@ _FILES = 10_000
 _Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-_FORMER_IDLE = {"synchronisation": "synchronization"}
-"""Names of classes of idle time in records of earlier versions."""
-
-
 class KeyForm(msgspec.Struct):
     """A key, as records and run files hold it."""
 
@@ -256,13 +252,13 @@ def converted(data: Any, form: type[_T]) -> _T:
 
 
 def _plan_to_json(plan: MeasurementPlan) -> dict[str, Any]:
-    """Its fields; without loops and ranks where there are none, as in files of before there were any."""
+    """Its fields; without loops and ranks where there are none."""
     later = ("ranks", "backend", "loops")
     return {name: value for name, value in dataclasses.asdict(plan).items() if name not in later or value}
 
 
 def _occasion_to_json(occasion: Occasion) -> dict[str, Any]:
-    """Its fields; without those that were not noted, as in files of before they were."""
+    """Its fields; without those that are not known."""
     fields = dataclasses.asdict(occasion) | {"reference_ns": _numbers(occasion.reference_ns, significant)}
     return {name: value for name, value in fields.items() if name not in ("reference_ns", "seconds") or value}
 
@@ -346,8 +342,7 @@ def _series(form: _SeriesForm, place: str, repeats: int) -> Series:
 
 def _row(form: _RowForm, place: str, repeats: int) -> Row:
     (count,) = _bounded([form.count], f"{place}.count", LARGEST)
-    name = _FORMER_IDLE.get(form.name, form.name) if form.kind == "idle" else form.name
-    return Row(form.kind, name, count, _durations(form.ns, repeats, f"{place}.ns"))
+    return Row(form.kind, form.name, count, _durations(form.ns, repeats, f"{place}.ns"))
 
 
 def _durations(values: Sequence[float], repeats: int, place: str) -> tuple[int, ...]:

@@ -17,8 +17,6 @@ SCHEMA = 1
 """Version of the JSON form. Raised when an older reader would misread a newer file."""
 Basis = Literal[Evidence, "other"]
 """What a verdict rests on; `other` is a count or a budget."""
-_FORMER: Mapping[str, Basis] = {"screen": "unpaired"}
-"""Words of earlier versions: one fresh process against stored times was called a screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ def from_json(data: Any) -> Outcome:
                 Case(
                     id=str(test["id"]),
                     verdict=_one_of(test["verdict"], VERDICTS),
-                    basis=_one_of(_FORMER.get(test["basis"], test["basis"]), get_args(Basis)),
+                    basis=_one_of(test["basis"], get_args(Basis)),
                     compared=bool(test["compared"]),
                     metrics={str(name): _metric(metric) for name, metric in test["metrics"].items()},
                 )

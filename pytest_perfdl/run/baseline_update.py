@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.baseline.append import append
@@ -46,8 +45,7 @@ def update(
     settings, store = context.settings, context.store
     mode = settings.update
     wanted = base is None or mode in ("all", "append") or rewrites(mode, judgement)
-    moved = base is not None and base.key.slug != new.key.slug
-    if not wanted and (not moved or judgement.fails(context.fail_on)):
+    if not wanted:
         return False
     ended = measurement.remote.phases.get("teardown")
     if ended is not None and ended.raw == "failed":
@@ -58,18 +56,12 @@ def update(
             if settings.baseline_trace
             else {}
         )
-        if base is not None and not wanted:
-            stored, _ = store.exemplars(base.test, base.key.slug)
-            new, pictures = replace(base, key=new.key), {call: path.read_bytes() for call, path in stored.items()}
         # Keep repeats that another process appended since the baseline was read.
         joined = (lambda there: _appended(there or base, new)) if mode == "append" else None
-        changed = store.save(new, pictures, joined)
-        if base is not None and moved:
-            changed += store.remove(base.test, base.key.slug)
-        return bool(changed)
+        return bool(store.save(new, pictures, joined))
     except BaselineError as error:
         raise PerfError(str(error)) from None
 
 
 def _appended(base: Record | None, new: Record) -> Record:
-    return new if base is None else append(replace(base, key=new.key), new)
+    return new if base is None else append(base, new)

@@ -35,7 +35,7 @@ class Baseline:
     """Recorded baselines of a test."""
 
     own: Record | None = None
-    """For this machine ID, or for a former name of it."""
+    """For this machine ID."""
     others: tuple[Record, ...] = ()
     """For other machine IDs."""
 
@@ -77,8 +77,7 @@ def load_baseline(context: RunContext, test: PerfTest, info: CallInfo | None) ->
     nodeid, store, key = test.item.nodeid, context.store, info.key
     own = None
     try:
-        found = (store.load(nodeid, slug) for slug in (key.slug, *info.former))
-        own = next((base for base in found if base is not None), None)
+        own = store.load(nodeid, key.slug)
         return Baseline(own, store.others(nodeid, key.slug))
     except BaselineError:
         # If there is a baseline of this machine, a damaged one of another machine does not matter.

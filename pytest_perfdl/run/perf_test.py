@@ -169,16 +169,6 @@ def _limits_held(
     new = replace(context.revisions.tied(measurement.record(), measurement.remote.origins), note=settings.note)
     updated = writes and update(context, measurement, new, base, judgement)
     notes = [finding for finding in new.integrity if finding.code == UNTIED]
-    if base is not None and base.key.slug != new.key.slug and not updated:
-        notes.append(
-            Finding(
-                "note",
-                "former-key",
-                f"the baseline has the machine ID {base.key.slug} in an older format, without ARM CPU model and CPU "
-                f"quota; this machine has the ID {new.key.slug}. If the baseline was recorded on this machine, run "
-                "pytest --perf-update to move the baseline",
-            )
-        )
     notes += _short_steps(measurement)
     if refused:
         why = f"peak rates of this machine were not measured: {refused}. Run perfdl constants to measure them later"

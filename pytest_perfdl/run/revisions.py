@@ -114,7 +114,7 @@ class Revisions:
         names = [name for name, found in sorted(self._recorded.items()) if not there.get(name, "").startswith(found)]
         if not names:
             return ""
-        # None of a remote store, whose copy is outside.
+        # They may be in a shared folder outside.
         baselines = [self._store.folder] if self._store.base.resolve().is_relative_to(self.top) else []
         added = " ".join(map(shlex.quote, [*names, *baselines])) if len(names) <= _MOST_NAMED else "-A"
         return (

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pytest_perfdl.baseline.remote import check_lasting, opened
+from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.config.invocation import invocation
 from pytest_perfdl.config.perf_items import NOTHING_SELECTED
 from pytest_perfdl.config.settings import Settings
@@ -84,8 +84,7 @@ class PerfSession:
         self._lock: DeviceLock | None = None
         """Held while a test is measured."""
         try:
-            check_lasting(settings.folder)
-            store = opened(config.rootpath, settings.folder)
+            store = Store(config.rootpath, settings.folder)
             store.sweep()
             fail_on = parse_fail_on(settings.fail_on)
             self._waivers = waivers.resolve(config.rootpath, settings)
@@ -396,7 +395,6 @@ class PerfSession:
         said = (
             share_line(self._shard, len(self.tests)) if self._shard is not None else "",
             self._unlocked,
-            *self._store.notes,
             checked_out,
             not_measured(run.results),
             unsaid,

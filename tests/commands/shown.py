@@ -40,7 +40,6 @@ _NOTE = re.compile(
 _SPAN = re.compile(r"(?<!`)`((?:pytest|perfdl|python) [^`]+)`(?!`)")
 _STARTS = re.compile(r"(?:[A-Z_]+=\S+ )*(?:pytest|perfdl|python|make|pip|git|xdg-open)\b")
 WHOLE = (
-    "perfdl baseline install",
     "perfdl baseline verify",
     "perfdl list",
     "perfdl check",

@@ -223,31 +223,23 @@ def nights(state, folder):
 
 
 def branches(state, folder):
-    """A baseline to which this branch and the branch `other` added processes, with the merge driver."""
+    """A baseline to which this branch and the branch `other` added processes."""
     copy_of(state, folder)
     append = "pytest -q --perf-update=append && git commit -q -a -m 'More processes'"
-    must("perfdl baseline install && git add baselines && git commit -q -m 'Merge driver' && git branch other", folder)
-    must(append, folder)
-    must(f"git switch -q other && {append} && git switch -q main", folder)
+    must(f"git branch other && {append} && git switch -q other && {append} && git switch -q main", folder)
     return folder
 
 
-def remote(state, folder):
-    """Baselines in a store, one of which was updated; the updates that were replaced are old."""
-    copy_of(state, folder)
-    store = folder.with_name(f"{folder.name}.store")
-    ini = folder / "pytest.ini"
-    ini.write_text(ini.read_text() + f"perf_dir = file://{store}\n")
-    must("perfdl accept --all run.json", folder)
-    for path in store.rglob("*.json"):
-        os.utime(path, (1.7e9, 1.7e9))
-    must("perfdl baseline migrate && pytest -q --perf-update=append", folder)
+def conflict(state, folder):
+    """A merge of these branches that git stopped."""
+    branches(state, folder)
+    must("! git merge -q other", folder)
     return folder
 
 
 STATES = {
     "branches": branches,
-    "remote": remote,
+    "conflict": conflict,
     "laptop": laptop,
     "orphan": orphan,
     "history": history,

@@ -336,6 +336,18 @@ def test_a_mode_without_an_equals_sign(inner):
         (["--perf-against="], "", "--perf-against: expected a git revision, such as main or HEAD~1"),
         (["--perf-against", " "], "", "--perf-against: expected a git revision, such as main or HEAD~1"),
         (["--perf-against-python="], "", "--perf-against-python: expected the path of a Python interpreter"),
+        (
+            ["--perf-dir=s3://u:SECRET@a/b"],
+            "",
+            "--perf-dir: s3://a/b is a URL: name a file or directory on this machine",
+        ),
+        (["--perf"], "perf_dir = file:///a", "ini perf_dir: file:///a is a URL: name a file or directory on this"),
+        (["--perf"], "perf_report = s3://a", "ini perf_report: s3://a is a URL: name a file or directory on this"),
+        (
+            ["--perf-json=s3://a/run.json"],
+            "",
+            "--perf-json: s3://a/run.json is a URL: name a file or directory on this",
+        ),
         (["--perf"], "perf_key_extra = drivr", "ini perf_key_extra = 'drivr': expected one of python, os, torch, "),
     ],
 )

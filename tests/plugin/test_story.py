@@ -58,9 +58,9 @@ class Checkout(Project):
         self.root = root
         self.machine = machine
 
-    def git(self, *words):
+    def git(self, *words, code=0):
         done = subprocess.run(["git", *words], cwd=self.root, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
     def commit(self, message):
@@ -93,7 +93,7 @@ class Checkout(Project):
 
 @pytest.fixture
 def machine_a(tmp_path):
-    """The repository with a perf test, whose baselines git merges with our driver."""
+    """The repository with a perf test."""
     project = Checkout(tmp_path / "a", "A")
     project.root.mkdir()
     project.ini("pythonpath = .")
@@ -117,7 +117,6 @@ def test_the_life_of_a_perf_test(machine_a, tmp_path):
     assert test["verdict"] == "missing"
     _, test = here.perf("--perf-update", "--perf-repeats=2", on="B")
     assert (test["verdict"], test["fails"]) == ("incomparable", False)
-    assert "commit baselines/.gitattributes" in here.perfdl("baseline", "install")
     here.commit("Baselines of two machines")
     first = here.records()
     assert sorted(first) == [("A", "test_speed/test_step.json"), ("B", "test_speed/test_step.json")]
@@ -150,12 +149,15 @@ def test_the_life_of_a_perf_test(machine_a, tmp_path):
     laptop.commit("Accept the penalty")
     here.git("pull", "--quiet", "--ff-only", str(laptop.root), "penalty")
 
-    # Meanwhile the main branch adds a process of the old code to the same file; git merges them by our rules.
+    # Meanwhile the main branch adds a process of the old code to the same file: take either side.
     here.git("switch", "--quiet", "main")
     here.perf("--perf-update=append", "--perf-repeats=1")
     assert [each["repeats"] for each in here.records()[name]["occasions"]] == [2, 1]
     here.commit("One more process")
-    here.git("merge", "--quiet", "--no-edit", "penalty")
+    here.git("merge", "--quiet", "--no-edit", "penalty", code=1)
+    assert "take either side" in here.perfdl("baseline", "verify", code=1)
+    here.git("checkout", "--theirs", "baselines")
+    here.commit("Merge the penalty")
     assert here.git("log", "--format=%p", "-1").count(" ") == 1
     assert here.records() == accepted
     _, test = here.perf("--perf")

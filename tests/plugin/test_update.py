@@ -298,49 +298,6 @@ def test_what_must_not_become_a_baseline(project):
     assert "the results were wrong" in finished.output
 
 
-KEYS = """
-    import os
-
-    from pytest_perfdl.measure import environment
-
-    processors = environment._former_host
-
-
-    def former(root):
-        return processors(root) | {"cpu": "aarch64", "family": "", "model": "", "stepping": ""}
-
-
-    environment._former_host = former
-    environment._host = former if "FORMER_VERSION" in os.environ else processors
-"""
-
-
-@pytest.mark.torch
-def test_a_baseline_under_a_former_key_is_found_and_moved(project):
-    project.write("conftest.py", KEYS)
-    project.write("test_it.py", "def test_step(perf):\n    perf(int)\n")
-    options = (*SHORT, *WIDE[:2], "--perf-repeats=1", "--perf-json=run.json")
-    assert project.run("--perf-update", *options, FORMER_VERSION="1").code == 0
-    before = project.baselines()
-    assert all(name.startswith("aarch64-") for name in before)
-
-    found = project.run("--perf", *options)
-    (test,) = json.loads((project.root / "run.json").read_text())["tests"]
-    assert (found.code, test["verdict"]) == (0, "unchanged"), found.output
-    (told,) = [note["message"] for note in test["integrity"] if note["code"] == "former-key"]
-    assert told.startswith("the baseline has the machine ID aarch64-")
-    assert project.baselines() == before
-
-    moved = project.run("--perf-update", *options)
-    assert (moved.code, "PERF RECORDED" in moved.output or "1 baseline recorded" in moved.output) == (0, True)
-    assert [name.partition("/")[2] for name in project.baselines()] == [name.partition("/")[2] for name in before]
-    assert not any(name.startswith("aarch64-") for name in project.baselines())
-    assert (
-        json.loads(project.baseline("test_step").read_bytes())["occasions"]
-        == json.loads(next(data for name, data in before.items() if name.endswith("test_step.json")))["occasions"]
-    )
-
-
 @pytest.mark.torch
 def test_a_recording_says_at_once_what_can_be_paired_and_the_commands_that_it_names_help(project):
     project.write(".gitignore", "output-*\n__pycache__/\n")

@@ -99,6 +99,12 @@ def test_baselines_are_accepted_there(below, stored, inner, monkeypatch, capsys)
     [
         ("pyproject.toml", "[tool.pytest.ini_options\n", "perfdl list: pytest's ini file is invalid: "),
         ("pytest.ini", "perf_dir = x\n", "perfdl list: pytest's ini file is invalid: "),
+        ("pytest.ini", "[pytest]\nperf_dir = s3://a/b\n", "perfdl list: perf_dir: s3://a/b is a URL: name a file or"),
+        (
+            "pytest.ini",
+            "[pytest]\naddopts = --perf-dir=s3://a\n",
+            "perfdl list: perf_dir: s3://a is a URL: name a file",
+        ),
         ("pytest.ini", "[pytest]\naddopts = -k 'open\n", "perfdl list: addopts in the ini file or PYTEST_ADDOPTS is "),
     ],
 )

@@ -15,6 +15,15 @@ from unit.trace.chrome import text, x
         (["whatif", "a.json", "--nope", "x"], "perfdl whatif: unrecognized arguments: --nope x"),
         (["scaling", "fit"], "perfdl scaling fit: the following arguments are required: POINTS"),
         (["scaling", "predict"], "perfdl scaling predict: the following arguments are required: MODEL"),
+        (["list", "--dir", "s3://a/b"], "perfdl list: argument --dir: s3://a/b is a URL: name a file or directory on"),
+        (["baseline", "verify", "--dir", "file:///a"], "perfdl baseline verify: argument --dir: file:///a is a URL: "),
+        (["history", "--dir", "memory://a"], "perfdl history: argument --dir: memory://a is a URL: name a file or"),
+        (
+            ["merge", "a", "--out", "s3://k:SECRET@b"],
+            "perfdl merge: argument -o/--out: s3://b is a URL: name a file or",
+        ),
+        (["report", "a", "--out", "s3://a/b"], "perfdl report: argument -o/--out: s3://a/b is a URL: name a file or"),
+        (["baseline", "migrate"], "perfdl baseline: argument ACTION: invalid choice: 'migrate' (choose from "),
     ],
 )
 def test_a_wrong_call_is_one_line(arguments, said, capsys):

@@ -312,7 +312,7 @@ PARTS = {"cpu": "AMD EPYC(TM) 7B13", "family": "25", "model": "1", "stepping": "
 
 
 def key(root, monkeypatch, files, cores=4):
-    """The key of a machine with these files, and its name in former versions."""
+    """The key of a machine with these files."""
     fake = types.SimpleNamespace(
         backends=types.SimpleNamespace(cpu=types.SimpleNamespace(get_cpu_capability=lambda: "DEFAULT"))
     )
@@ -324,8 +324,7 @@ def key(root, monkeypatch, files, cores=4):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    hosts = environment._host(root), environment._former_host(root)
-    return tuple(environment._key(host, 1, (), {}).slug for host in hosts)
+    return environment._key(environment._host(root), 1, (), {}).slug
 
 
 def arm(*cores):
@@ -347,7 +346,7 @@ def arm(*cores):
 )
 def test_arm_processors_are_told_apart(tmp_path, monkeypatch, cores, name):
     files = {"proc/cpuinfo": arm(*cores)}
-    assert key(tmp_path, monkeypatch, files) == (f"aarch64-{name}-default-4c-1t", "aarch64-default-4c-1t")
+    assert key(tmp_path, monkeypatch, files) == f"aarch64-{name}-default-4c-1t"
 
 
 X86 = "processor : 0\ncpu family : 25\nmodel : 1\nmodel name : AMD EPYC\nstepping : 0\n\nprocessor : 1\n"
@@ -373,9 +372,8 @@ X86 = "processor : 0\ncpu family : 25\nmodel : 1\nmodel name : AMD EPYC\nsteppin
     ids=["no groups", "none", "more", "less", "broken", "v1"],
 )
 def test_a_quota_counts_as_fewer_processors(tmp_path, monkeypatch, groups, cores):
-    found, before = key(tmp_path, monkeypatch, {"proc/cpuinfo": X86} | groups)
+    found = key(tmp_path, monkeypatch, {"proc/cpuinfo": X86} | groups)
     assert found == f"amd-epyc-f25m1s0-default-{cores}-1t"
-    assert before == "amd-epyc-f25m1s0-default-4c-1t"
 
 
 def test_macos_is_asked_for_its_processor(tmp_path, monkeypatch):
@@ -388,10 +386,10 @@ def test_macos_is_asked_for_its_processor(tmp_path, monkeypatch):
     environment._brand.cache_clear()
     monkeypatch.setattr(environment.subprocess, "run", run)
     monkeypatch.setattr(environment.platform, "system", lambda: "Darwin")
-    found, before = key(tmp_path, monkeypatch, {})
+    found = key(tmp_path, monkeypatch, {})
     environment._brand.cache_clear()
     assert asked == [["sysctl", "-n", "machdep.cpu.brand_string"]]
-    assert (found, before) == ("apple-m2-pro-default-4c-1t", "aarch64-default-4c-1t")
+    assert found == "apple-m2-pro-default-4c-1t"
 
 
 def test_a_key_names_what_decides():

@@ -229,14 +229,3 @@ def test_other_json_is_no_record(data):
 def test_a_newer_schema_asks_for_an_upgrade():
     with pytest.raises(NewerRecordError, match=r"newer pytest-perfdl \(schema 99, this one reads \d+\): upgrade"):
         from_json({"schema": 99, "test": TEST})
-
-
-def test_idle_time_that_was_spelled_otherwise_is_the_same_row():
-    data = json.loads(json.dumps(to_json(record({"step_time": timed(1e6)}))))
-    row = {"name": "synchronisation", "count": 1.0, "ns": [5]}
-    data["calls"][0]["rows"] = [{"kind": "idle", **row}, {"kind": "operator", **row}]
-    found = from_json(data)
-    assert [(row.kind, row.name) for row in found.calls[0].rows] == [
-        ("idle", "synchronization"),
-        ("operator", "synchronisation"),
-    ]

@@ -78,13 +78,6 @@ def test_there_and_back():
     assert from_json(json.loads(json.dumps(to_json(written)))) == written
 
 
-def test_what_rested_on_a_screen_in_earlier_versions_is_unpaired():
-    written = to_json(outcome(case_of("suspect", basis="unpaired")))
-    written["cases"][0]["basis"] = "screen"
-
-    assert from_json(json.loads(json.dumps(written))).cases[0].basis == "unpaired"
-
-
 @pytest.mark.parametrize(
     "change, message",
     [

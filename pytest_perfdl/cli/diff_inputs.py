@@ -319,13 +319,13 @@ def _side(runs: Sequence[_Run], label: str, trace: Trace | None, notes: tuple[st
     origin = replace((whole or runs)[0].origin, doubts=tuple(doubts))
     if not whole and not len(runs[0].parts.step_ns):
         return LoadedSide(of_damage(label, origin), None, notes)
-    side = replace(of_traces(label, [run.parts for run in whole or runs[:1]]), origin=origin)
+    used = whole or runs[:1]
+    side = replace(of_traces(label, [run.parts for run in used]), origin=origin)
     if len(runs) == 1 and trace is not None:
         return LoadedSide(side, lambda: trace, notes)
-    middle = (whole or runs)[0]
-    if len(runs) > 1:
-        middle = (whole or runs)[int(np.argsort(side.step_ns, kind="stable")[(len(side.step_ns) - 1) // 2])]
-    return LoadedSide(side, middle.trace, notes)
+    # Of several runs each is a column, of one each of its steps.
+    order = np.argsort(side.step_ns, kind="stable") if len(used) > 1 else [0]
+    return LoadedSide(side, used[int(order[(len(order) - 1) // 2])].trace, notes)
 
 
 def _origin(trace: Trace) -> Origin:

@@ -21,6 +21,8 @@ OVERLAP_SHARE = 0.01
 """Share of the shorter of two steps by which they may overlap and still count as one after the other."""
 AGREEING = 3
 """Steps that must run the same operators for a first or last step that runs others to be left out."""
+MANY = 5
+"""Steps from which on it is by right that they differ, if no three of them agree."""
 NAMED = 8
 """Steps, or runs of them, that are named one by one."""
 EARLY_END_SHARE = 0.1
@@ -338,7 +340,7 @@ def _ends_of(runs: Sequence[Counter[int]], found: StepList, alike: Sequence[int]
             code = "other-step" if more else "cut-step"
             found.leave_out([index], code, f"{{steps}} {how}", is_damage=not more)
     at_ends = [runs[alike.index(index)] for index in ends if index in alike]
-    if agreeing < AGREEING and len(alike) <= AGREEING and any(_is_part(own, runs) for own in at_ends):
+    if agreeing < AGREEING and len(alike) <= MANY and any(_is_part(own, runs) for own in at_ends):
         counts = ", ".join(f"{run.total():,}" for run in runs)
         found.note(
             "note",

@@ -30,6 +30,8 @@ from pytest_perfdl.trace.annotations import SETUP, step_groups
 from pytest_perfdl.trace.cached import once, remember
 from pytest_perfdl.trace.model import Category, Trace
 
+FEW_LAUNCHES = 5
+"""Launches that all other steps must have for one without any to have lost them."""
 UNSEEN_SHARE = 0.1
 """Share of a step that its first launch must wait for an idle device for something unrecorded to be the reason."""
 LONG_PAUSE = 10
@@ -264,6 +266,11 @@ def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
         )
     _links(trace, joined, listed)
     work = missing_work(trace, joined)
+    counts = np.diff(np.searchsorted(trace.start[work.call], (listed.start, listed.end)), axis=0)[0]
+    others = [int(counts[index]) for index in listed.kept if counts[index]]
+    if len(joined.device) and others and min(others) >= FEW_LAUNCHES:
+        silent = [index for index in listed.kept if not counts[index]]
+        listed.leave_out(silent, "no-launches", "{steps} without launch calls, which all other steps have")
     if work.moves:
         listed.note(
             "note",

@@ -239,3 +239,23 @@ def test_refused_links_are_said_by_every_command(write, output):
         code, out, _ = output(*arguments)
         assert code == 0
         assert line in out
+
+
+def test_of_several_damaged_traces_none_is_compared(tmp_path, figures):
+    # Of each run one step is left: two runs of one step are not two steps.
+    for name in ("a", "b"):
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        (tmp_path / "runs" / f"{name}.json").write_bytes(text(DAMAGED["few kernels"]))
+    (tmp_path / "good.json").write_bytes(text(steady()))
+    code, found = figures("diff", str(tmp_path / "good.json"), str(tmp_path / "runs"))
+    assert (code, found["verdict"]) == (3, "incomparable")
+
+
+def test_a_rank_without_a_usable_step_is_no_rank_that_does_nothing(write, figures, output):
+    ranks = [write(f"rank{number}", steady(), distributedInfo={"rank": number, "world_size": 3}) for number in (0, 2)]
+    lost = write("rank1", DAMAGED["no kernels"], distributedInfo={"rank": 1, "world_size": 3})
+    _, found = figures("trace", ranks[0], lost, ranks[1])
+    assert [each["rank"] for each in found["ranks"]["ranks"]] == [0, 2]
+    line = f"rank 1 is left out of the comparison: no step of {lost} can be used"
+    assert line in found["ranks"]["findings"]
+    assert line in output("trace", ranks[0], lost, ranks[1])[2]

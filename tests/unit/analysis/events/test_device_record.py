@@ -246,3 +246,11 @@ def test_two_threads_that_launch_are_counted_each():
     assert profile_tables(
         trace(*steady(1), launch(12, 2, 9001, tid=MAIN + 1), kernel("k", 80, 5, 9001))
     ).launch_counts == (11,)
+
+
+def test_a_step_without_launches_among_steps_that_have_some_has_lost_them():
+    # Its kernels look like work that was carried over, and would take all of its window.
+    events = [one for one in steady(2) if not (one["cat"] == "cuda_runtime" and one["ts"] < 1000)]
+    found = steps_in(*events)
+    assert lengths(found) == {2: 1000}
+    assert "step 1 without launch calls, which all other steps have" in said(found)["no-launches"]

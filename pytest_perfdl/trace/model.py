@@ -263,6 +263,13 @@ class Trace:
         return self.labels.get(number, str(number))
 
 
+class GraphNode(msgspec.Struct, gc=False):
+    """Arguments of a device event that a graph launch ran: which graph, and which of its nodes; 0 for none."""
+
+    graph: int = msgspec.field(name="graph id", default=0)
+    node: int = msgspec.field(name="graph node id", default=0)
+
+
 class _External(msgspec.Struct, gc=False):
     external: int = msgspec.field(name="External id", default=-1)
     external_2021: int = msgspec.field(name="external id", default=-1)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.trace.annotations import STEP
-from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, Category, Rows, Trace
+from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, Category, GraphNode, Rows, Trace
 from pytest_perfdl.trace.subset import subset
 
 OPEN = -1
@@ -39,15 +38,10 @@ WAITS_FOR_DEVICE = re.compile(r"(cuda|hip)DeviceSynchronize$|(cu|hip)CtxSynchron
 _GRAPH = re.compile(r"graph", re.IGNORECASE)
 
 
-class _GraphNode(msgspec.Struct, gc=False):
-    graph: int = msgspec.field(name="graph id", default=0)
-    node: int = msgspec.field(name="graph node id", default=0)
-
-
 def with_sound_times(trace: Trace) -> Trace:
     """The trace with times that can be: what is changed is counted in its findings.
 
-    *Twice*: device events that are equal to the last argument are one; where there are some, so are all events.
+    *Twice*: device events that are identical, arguments included, are one; where there are some, so are all events.
 
     *No time*: start 0 and duration 0, while the rest begins over a second later; *strays*: less than `_STRAY_SHARE` of
     the events, far from the rest. Both are kept as events, without duration: a device event at its launching call,
@@ -249,5 +243,5 @@ def _cut_by_waits(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
 def _in_graph(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
     """Which device events are nodes of a graph: by their arguments, or by the call with their correlation."""
     calls = trace.matching(_GRAPH.search, trace.launch_rows())
-    named = [bool(each.graph or each.node) for each in trace.decode_args(rows, _GraphNode)]
+    named = [bool(each.graph or each.node) for each in trace.decode_args(rows, GraphNode)]
     return np.array(named, dtype=bool) | np.isin(trace.correlation[rows], trace.correlation[calls])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.events.device_steps import carried_over, streams_of
@@ -13,7 +12,7 @@ from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, Launches, launch_calls
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.cached import once
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.trace.model import I64, Category, GraphNode, Rows, Trace
 from pytest_perfdl.trace.times import TOGETHER_NS
 
 WRONG_SHARE = 0.1
@@ -39,11 +38,6 @@ DELAY_NS = 1_000_000
 was launched over a thousand before cannot have waited for a stream or an event: it is the clocks' difference."""
 _CLOCK_NOISE_NS = 50_000
 """Clocks of host and device that are aligned differ by some microseconds, and times may be whole microseconds."""
-
-
-class _GraphNode(msgspec.Struct, gc=False):
-    graph: int = msgspec.field(name="graph id", default=0)
-    node: int = msgspec.field(name="graph node id", default=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +95,7 @@ def _replays(trace: Trace, joined: Launches, row: Rows, events: I64, expected: I
     nodes: dict[int, set[int]] = {}
     replays: list[tuple[int, int, int]] = []
     for at, since, until in zip(graphs.tolist(), first.tolist(), last.tolist(), strict=True):
-        found = trace.decode_args(joined.device[order[since:until]], _GraphNode)
+        found = trace.decode_args(joined.device[order[since:until]], GraphNode)
         graph = found[0].graph if found else 0
         own = {each.node for each in found}
         # Without ids of its nodes, or with several events of one, counts are all there is to compare.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, launches
@@ -17,7 +16,7 @@ from pytest_perfdl.analysis.events.tree import CallTree, call_tree, launching_op
 from pytest_perfdl.model.step_part import Phase
 from pytest_perfdl.trace.annotations import MODULE, step_annotations
 from pytest_perfdl.trace.cached import once
-from pytest_perfdl.trace.model import I32, Category, Rows, Trace
+from pytest_perfdl.trace.model import I32, Category, GraphNode, Rows, Trace
 from pytest_perfdl.trace.numbering import Numbering
 
 PHASES: tuple[Phase, ...] = ("", "forward", "backward", "optimizer")
@@ -89,15 +88,10 @@ def labels(trace: Trace) -> Labels:
     return Labels(around, paths, call, module, modules, line, lines, function, tuple(functions), phase, node, nodes)
 
 
-class _GraphNode(msgspec.Struct, gc=False):
-    graph: int = msgspec.field(name="graph id", default=0)
-    node: int = msgspec.field(name="graph node id", default=0)
-
-
 def _nodes(trace: Trace, replayed: Rows) -> tuple[I32, tuple[tuple[str, str], ...]]:
     """The graph and node of each device event that has them, as an index; by the device's start."""
     found = np.full(len(trace), -1, dtype=np.int32)
-    ids = [(each.graph, each.node) for each in trace.decode_args(replayed, _GraphNode)]
+    ids = [(each.graph, each.node) for each in trace.decode_args(replayed, GraphNode)]
     graphs: dict[int, set[int]] = {}
     for graph, node in ids:
         if graph and node:

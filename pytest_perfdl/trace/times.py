@@ -146,13 +146,19 @@ def _place(trace: Trace, start: I64, duration: I64, stray: Rows, timed: Rows) ->
     duration[stray] = 0
     start[stray] = start[timed].min() - 1
     calls = np.intersect1d(trace.launch_rows(), timed)
+    device, called = _with_calls(trace, np.intersect1d(trace.device_rows(), stray), calls)
+    start[device] = start[called]
+
+
+def _with_calls(trace: Trace, device: Rows, calls: Rows) -> tuple[Rows, Rows]:
+    """The rows of ``device`` whose call is among ``calls``, and the first call of each one's correlation."""
     calls = calls[trace.correlation[calls] > 0]
-    device = np.intersect1d(trace.device_rows(), stray)
     keys, first = np.unique(trace.correlation[calls], return_index=True)
-    if len(keys) and len(device):
-        place = np.minimum(np.searchsorted(keys, trace.correlation[device]), len(keys) - 1)
-        known = keys[place] == trace.correlation[device]
-        start[device[known]] = start[calls[first[place[known]]]]
+    if not len(keys):
+        return device[:0], calls
+    place = np.minimum(np.searchsorted(keys, trace.correlation[device]), len(keys) - 1)
+    known = keys[place] == trace.correlation[device]
+    return device[known], calls[first[place[known]]]
 
 
 def _close(trace: Trace, start: I64, duration: I64, is_open: Rows, timed: Rows) -> None:
@@ -219,15 +225,7 @@ def _cut_by_waits(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
     waits = trace.matching(WAITS_FOR_DEVICE.search, calls)
     if not len(device) or not len(waits) or (trace.pid[device] != trace.pid[device[0]]).any():
         return 0, ""
-    calls = calls[trace.correlation[calls] > 0]
-    keys, first = np.unique(trace.correlation[calls], return_index=True)
-    if not len(keys):
-        return 0, ""
-    place = np.minimum(np.searchsorted(keys, trace.correlation[device]), len(keys) - 1)
-    device, called = (
-        device[keys[place] == trace.correlation[device]],
-        calls[first[place]][keys[place] == trace.correlation[device]],
-    )
+    device, called = _with_calls(trace, device, calls)
     after = np.searchsorted(start[waits], start[called] + duration[called])
     device, after = device[after < len(waits)], after[after < len(waits)]
     returned = (start + duration)[waits][after]

@@ -80,9 +80,9 @@ def test_a_library_that_got_slower_is_found_between_two_environments(project, en
 def test_two_equal_environments_differ_in_nothing_but_the_interpreter(project, environments):
     done, test = run(project, environments, "same", environments["old"].parents[1], "--perf-limit=step_time:30%")
 
-    # A busy machine may leave too little time to be certain of the step time.
+    # A busy machine may leave too little time to be certain of the step time, or of an operator.
     assert done.code == 0, done.output
-    assert test["verdict"] in ("unchanged", "inconclusive"), done.output
+    assert test["verdict"] in ("unchanged", "inconclusive", "suspect"), done.output
     assert test["metrics"]["ops"]["base"] == test["metrics"]["ops"]["new"]
     assert {change["name"] for change in test["context_changes"]} == {"interpreter"}
 

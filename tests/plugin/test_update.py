@@ -101,8 +101,8 @@ def test_unchanged_code_passes_and_its_baseline_stays_to_the_byte(recorded):
     finished = recorded.run("--perf-update", "--perf-repeats=1", *WIDE, "-v")
     assert finished.code == 0, finished.output
     assert recorded.baselines() == before
-    # One repeat on a busy machine may not exclude even this limit.
-    assert verdict(recorded)["verdict"] in ("unchanged", "inconclusive")
+    # One repeat on a busy machine may not exclude even this limit, and the operators have no wide one.
+    assert verdict(recorded)["verdict"] in ("unchanged", "inconclusive", "suspect")
     assert "PERF RECORDED" not in finished.output
 
 

@@ -100,6 +100,14 @@ def printed(words: list[str], folder: Path, expected: int) -> str:
     SampleError
         When it ends otherwise than expected.
     """
+    code, output = run(words, folder)
+    if code != expected:
+        raise SampleError(f"perfdl {shlex.join(words)} ended with exit code {code}: {output}")
+    return output
+
+
+def run(words: list[str], folder: Path) -> tuple[int, str]:
+    """A command's exit code, and what it writes to the terminal."""
     output = io.StringIO()
     with (
         _inside(folder),
@@ -108,9 +116,7 @@ def printed(words: list[str], folder: Path, expected: int) -> str:
         contextlib.redirect_stderr(output),
     ):
         code = perfdl(words)
-    if code != expected:
-        raise SampleError(f"perfdl {shlex.join(words)} ended with exit code {code}: {output.getvalue()}")
-    return output.getvalue()
+    return code, output.getvalue()
 
 
 def selected(output: str, lines: str | None) -> str:

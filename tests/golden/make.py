@@ -31,8 +31,8 @@ from unit.report import runs  # noqa: E402 (the path comes first)
 from unit.test_docs_made import SAMPLES  # noqa: E402
 
 from pytest_perfdl.report import csv, junit, markdown, traces  # noqa: E402
-from pytest_perfdl.report import html as page
-from pytest_perfdl.report import json as run_file
+from pytest_perfdl.report import html as page  # noqa: E402
+from pytest_perfdl.report import json as run_file  # noqa: E402
 from pytest_perfdl.report.openmetrics import to_openmetrics  # noqa: E402
 from pytest_perfdl.report.reading import read_run  # noqa: E402
 from pytest_perfdl.report.terminal import failure_text, summary_lines  # noqa: E402

@@ -17,6 +17,7 @@ from pathlib import Path
 from pytest_perfdl.model.record import SHORT_HASH, Code
 from pytest_perfdl.model.record_json import PATH
 from pytest_perfdl.system.git import MADE_BY_PYTHON, git, inside
+from pytest_perfdl.system.git import names as listed
 
 MOST_FILES = 1000
 """Files that a baseline names: modules first, then data, each by name."""
@@ -24,8 +25,6 @@ MOST_BYTES = 2**28
 """Most that is hashed of files that git does not know yet, or that changed since it did: about a second's work."""
 _IGNORED = 100
 """Ignored files that a baseline names."""
-_BY_NAME = {"GIT_LITERAL_PATHSPECS": "1", "GIT_OPTIONAL_LOCKS": "0"}
-"""Environment in which a path is just that, and the real index is only read."""
 _SUBMODULE = "160000"
 """Mode of a submodule in an index."""
 _MODULE = (".py", ".pyi", ".so", ".pyd", ".ini", ".toml", ".cfg")
@@ -120,7 +119,7 @@ def contents(top: Path, commit: str, names: Collection[str]) -> dict[str, str]:
     """Files of a commit: name -> full hash of the content, of a submodule its commit; without those that it lacks."""
     found = {}
     if names:
-        for line in _lines(git(top, "ls-tree", "-z", "--full-tree", commit, "--", *names, environment=_BY_NAME)):
+        for line in listed(top, "ls-tree", "-z", "--full-tree", commit, "--", *names):
             about, _, name = line.partition("\t")
             found[name] = about.split()[2]
     return found
@@ -149,7 +148,7 @@ def _distributions() -> Mapping[str, list[str]]:
 def _index(top: Path) -> dict[str, tuple[str, str]]:
     """What git knows: name -> mode and full hash."""
     found = {}
-    for line in _lines(git(top, "ls-files", "-s", "-z", environment=_BY_NAME)):
+    for line in listed(top, "ls-files", "-s", "-z"):
         about, _, name = line.partition("\t")
         mode, hashed, _ = about.split()
         found[name] = mode, hashed
@@ -160,13 +159,13 @@ def _unknown(top: Path, names: Collection[str]) -> list[str]:
     """Those of some files that git neither knows nor ignores."""
     if not names:
         return []
-    listed = git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *names, environment=_BY_NAME)
-    return sorted(set(_lines(listed)).intersection(names))
+    found = listed(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *names)
+    return sorted(set(found).intersection(names))
 
 
 def _dirty(top: Path, names: Collection[str]) -> list[str]:
     """Those of some files whose content may be another than the index has."""
-    return _lines(git(top, "diff-files", "-z", "--name-only", "--", *names, environment=_BY_NAME)) if names else []
+    return listed(top, "diff-files", "-z", "--name-only", "--", *names) if names else []
 
 
 def _head(submodule: Path) -> str | None:
@@ -193,7 +192,3 @@ def _state_ns(path: Path) -> int:
         return path.stat().st_ctime_ns
     except OSError:
         return 0
-
-
-def _lines(text: str | None) -> list[str]:
-    return list(filter(None, (text or "").split("\0")))

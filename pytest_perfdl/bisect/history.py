@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_perfdl.model.errors import HistoryError
-from pytest_perfdl.system.git import commit_of, git, top_of, trouble
+from pytest_perfdl.system.git import LOG_SECONDS, commit_of, git, names, read, says, top_of, trouble
 
 WORKING_TREE = "working tree"
 """What stands for the hash of uncommitted changes."""
@@ -86,7 +86,7 @@ def read_history(folder: Path, good: str, bad: str | None = None) -> History:
     commits = _line(top, first, last)
     notes: tuple[str, ...] = ()
     if bad is None and changed:
-        commits.append(Commit(WORKING_TREE, files=tuple(_names(git(top, "diff", "--name-only", "-z", "HEAD")))))
+        commits.append(Commit(WORKING_TREE, files=tuple(names(top, "diff", "--name-only", "-z", "HEAD"))))
         notes = ("the working tree has uncommitted changes, which are measured as the last commit",)
     elif changed:
         notes = (f"uncommitted changes are not measured: leave out {bad} to measure the working tree",)
@@ -107,10 +107,9 @@ def undone(history: History, number: int) -> int | None:
     before = history.commits[number - 1].sha
     for later in range(number + 1, history.last):
         commit = history.commits[later]
-        if not files.isdisjoint(commit.files):
-            same = git(history.top, "--literal-pathspecs", "diff", "--quiet", before, commit.sha, "--", *files)
-            if same is not None:
-                return later
+        touches = not files.isdisjoint(commit.files)
+        if touches and says(history.top, "diff", "--quiet", before, commit.sha, "--", *files):
+            return later
     return None
 
 
@@ -132,48 +131,45 @@ def _commit(top: Path, revision: str) -> str:
 
 def _line(top: Path, first: str, last: str) -> list[Commit]:
     """Both ends and what lies between them on the first-parent line."""
-    if first != last and git(top, "merge-base", "--is-ancestor", first, last) is None:
+    if first != last and not says(top, "merge-base", "--is-ancestor", first, last):
         if why := _cut_off(top):
             raise HistoryError(f"the history between {first[:_SHORT]} and {last[:_SHORT]} is not complete: {why}")
-        if git(top, "merge-base", "--is-ancestor", last, first) is not None:
+        if says(top, "merge-base", "--is-ancestor", last, first):
             raise HistoryError(f"{first[:_SHORT]} follows {last[:_SHORT]}: name the older commit first (GOOD BAD TEST)")
         raise HistoryError(
             f"{first[:_SHORT]} is not an ancestor of {last[:_SHORT]}: use their common ancestor "
             f"(git merge-base {first[:_SHORT]} {last[:_SHORT]}) as GOOD"
         )
     # One record a commit: its line, then the names of its files. Of a merge: what differs from the first parent.
-    listed = git(
+    listed = read(
         top, "log", "--first-parent", "--reverse", "-m", "--name-only", "-z", f"--format=%x1e{_FORMAT}",
-        f"{first}..{last}", "--",
+        f"{first}..{last}", "--", seconds=LOG_SECONDS,
     )  # fmt: skip
-    found = [_read(record) for record in _RECORD.split(listed or "") if record.strip("\0\n")]
+    found = [_read(record) for record in _RECORD.split(listed) if record.strip("\0\n")]
     parent = git(top, "rev-parse", f"{found[0].sha}^") if found else first
     if parent != first:
         raise HistoryError(
             f"{first[:_SHORT]} is not on the first-parent line of {last[:_SHORT]} (a merge brought it in): "
             f"use {(parent or '')[:_SHORT]} as GOOD"
         )
-    head = _read(git(top, "log", "-1", f"--format={_FORMAT}", first, "--") or "")
+    head = _read(read(top, "log", "-1", f"--format={_FORMAT}", first, "--"))
     return [head, *found]
 
 
 def _read(record: str) -> Commit:
     line, _, rest = record.partition("\0")
     sha, date, subject = line.strip("\n").split("\x1f", 2)
-    return Commit(sha, date, subject, tuple(_names(rest)))
-
-
-def _names(listed: str | None) -> list[str]:
-    return [name for each in (listed or "").split("\0") if (name := each.strip("\n"))]
+    # Behind a line end, each followed by NUL.
+    return Commit(sha, date, subject.rstrip("\n"), tuple(filter(None, rest.removeprefix("\n").split("\0"))))
 
 
 def _is_changed(top: Path) -> bool:
     """Whether the working tree has other code than its commit."""
-    return bool(git(top, "diff", "--name-only", "HEAD")) or any(name.endswith(".py") for name in _untracked(top))
+    return not says(top, "diff", "--quiet", "HEAD") or any(name.endswith(".py") for name in _untracked(top))
 
 
 def _untracked(top: Path) -> list[str]:
-    return _names(git(top, "ls-files", "--others", "--exclude-standard", "-z"))
+    return names(top, "ls-files", "--others", "--exclude-standard", "-z")
 
 
 def _cut_off(top: Path) -> str:

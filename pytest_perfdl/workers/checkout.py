@@ -316,14 +316,14 @@ def _set_up(root: Path, command: str, seconds: float) -> None:
 
 
 def _git(folder: Path, *arguments: str, seconds: float = GIT_SECONDS) -> Finished:
-    """Run git, without hooks and without what belongs to a commit in progress.
+    """Run git without what belongs to a commit in progress.
 
     Raises
     ------
     CheckoutError
         When it does not end.
     """
-    done = run_git(folder, "-c", "core.hooksPath=/dev/null", *arguments, apart=True, seconds=seconds)
+    done = run_git(folder, *arguments, apart=True, seconds=seconds)
     if done is None:
         raise CheckoutError(f"git {arguments[0]} did not finish within {seconds:g} s")
     return done

@@ -83,7 +83,7 @@ def restored(folder: Folder, root: Path, commit: str, git: Git) -> bool:
         return False
     wrong = [name for name in _changed(root, git) if name not in there.made]
     if wrong:
-        git(root, "--literal-pathspecs", "checkout", "--quiet", "--force", "HEAD", "--", *wrong)
+        git(root, "checkout", "--quiet", "--force", "HEAD", "--", *wrong)
     if not there.made.keys() >= set(_changed(root, git)):
         return False
     if any(_stat(root / name) != stat for name, stat in there.made.items()):

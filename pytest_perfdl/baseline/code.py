@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pytest_perfdl.model.record import SHORT_HASH, Code
 from pytest_perfdl.model.record_json import PATH
-from pytest_perfdl.system.git import MADE_BY_PYTHON, git, inside
+from pytest_perfdl.system.git import MADE_BY_PYTHON, SUBMODULE, git, inside
 from pytest_perfdl.system.git import names as listed
 
 MOST_FILES = 1000
@@ -25,9 +25,7 @@ MOST_BYTES = 2**28
 """Most that is hashed of files that git does not know yet, or that changed since it did: about a second's work."""
 _IGNORED = 100
 """Ignored files that a baseline names."""
-_SUBMODULE = "160000"
-"""Mode of a submodule in an index."""
-_MODULE = (".py", ".pyi", ".so", ".pyd", ".ini", ".toml", ".cfg")
+MODULE = (".py", ".pyi", ".so", ".pyd", ".ini", ".toml", ".cfg")
 """Ends of names of what is code rather than data."""
 
 
@@ -71,14 +69,14 @@ def measured_code(
     seen = sorted({name for name in names if _is_code(name) and not name.startswith(elsewhere)}, key=_order)
     named = [name for name in seen if re.search(PATH, name) and name.isprintable()][:MOST_FILES]
     index = _index(top)
-    links = [name for name, (mode, _) in index.items() if mode == _SUBMODULE]
+    links = [name for name, (mode, _) in index.items() if mode == SUBMODULE]
     below = {link for link in links if any(name.startswith(f"{link}/") for name in named)}
     files = {link: found[:SHORT_HASH] for link in below if (found := _head(top / link))}
     own = [name for name in named if not any(name.startswith(f"{link}/") for link in below)]
     known, others = [name for name in own if name in index], [name for name in own if name not in index]
     fresh = set() if since_ns is None else {name for name in own if _state_ns(top / name) > since_ns}
     # A file that is no module and came while the run went on was written by it: no code.
-    unknown = [name for name in _unknown(top, others) if name not in fresh or name.endswith(_MODULE)]
+    unknown = [name for name in _unknown(top, others) if name not in fresh or name.endswith(MODULE)]
     ignored = [name for name in others if name not in unknown and name not in fresh]
     dirty = _dirty(top, known)
     files |= {name: index[name][1][:SHORT_HASH] for name in known if name not in dirty}
@@ -183,7 +181,7 @@ _MADE_FILES = tuple(pattern.removeprefix("*") for pattern in MADE_BY_PYTHON if p
 
 
 def _order(name: str) -> tuple[bool, str]:
-    return not name.endswith(_MODULE), name
+    return not name.endswith(MODULE), name
 
 
 def _state_ns(path: Path) -> int:

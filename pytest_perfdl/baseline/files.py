@@ -20,7 +20,7 @@ from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, New
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.system.files import TEMPORARY, changed, temporary_name, write_files
 from pytest_perfdl.system.folders import delete_file
-from pytest_perfdl.system.git import commit_of, names
+from pytest_perfdl.system.git import commit_of, modified, names, top_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -262,11 +262,14 @@ class Store:
 
     def restorable(self) -> set[Path]:
         """Files that can be brought back after they were removed: those that the last commit holds as they are."""
-        if commit_of(self.base, "HEAD") is None:
+        top = top_of(self.base)
+        if top is None or commit_of(top, "HEAD") is None:
             return set()
         listed = names(self.base, "ls-tree", "-r", "-z", "--name-only", "HEAD")
-        changed = names(self.base, "diff", "--relative", "--name-only", "-z", "HEAD", "--", ".")
-        return {self.base / name for name in {*listed} - {*changed}}
+        # With a link on the way, the folder has another name there.
+        place = self.base.resolve()
+        other = {top / name for name in modified(top, "HEAD", str(place))}
+        return {self.base / name for name in listed if place / name not in other}
 
     def check_writable(self) -> None:
         """Check, before anything is measured, whether baselines can be written.

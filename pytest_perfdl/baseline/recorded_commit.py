@@ -17,7 +17,7 @@ from pathlib import Path
 from pytest_perfdl.baseline.code import contents, present
 from pytest_perfdl.model.record import SHORT_HASH, Record
 from pytest_perfdl.model.units import some
-from pytest_perfdl.system.git import LOG_SECONDS, git, read, says, top_of, tree_of_commit, trouble
+from pytest_perfdl.system.git import LOG_SECONDS, git, modified, read, top_of, tree_of_commit, trouble
 
 _EARLIER = 10
 """How many earlier changes of a baseline's file are looked at."""
@@ -263,7 +263,7 @@ def _logged(text: str) -> Iterator[tuple[list[str], list[tuple[str, str]]]]:
 
 def _carrier(top: Path, path: Path) -> str | None:
     """The commit that last changed a baseline's file, other than by moving it; `None` if it is not as committed."""
-    if not path.resolve().is_relative_to(top) or not says(top, "diff", "--quiet", "HEAD", "--", str(path)):
+    if not path.resolve().is_relative_to(top) or modified(top, "HEAD", str(path)):
         return None
     listed = read(
         top,

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_perfdl.baseline.code import MODULE, MOST_BYTES
 from pytest_perfdl.model.errors import HistoryError
-from pytest_perfdl.system.git import LOG_SECONDS, commit_of, git, names, read, says, top_of, trouble
+from pytest_perfdl.system.git import (
+    LOG_SECONDS,
+    SUBMODULE,
+    commit_of,
+    git,
+    modified,
+    names,
+    read,
+    says,
+    top_of,
+    trouble,
+)
+from pytest_perfdl.workers.checkout import is_installed
 
 WORKING_TREE = "working tree"
 """What stands for the hash of uncommitted changes."""
@@ -86,7 +101,7 @@ def read_history(folder: Path, good: str, bad: str | None = None) -> History:
     commits = _line(top, first, last)
     notes: tuple[str, ...] = ()
     if bad is None and changed:
-        commits.append(Commit(WORKING_TREE, files=tuple(names(top, "diff", "--name-only", "-z", "HEAD"))))
+        commits.append(Commit(WORKING_TREE, files=tuple(modified(top, "HEAD"))))
         notes = ("the working tree has uncommitted changes, which are measured as the last commit",)
     elif changed:
         notes = (f"uncommitted changes are not measured: leave out {bad} to measure the working tree",)
@@ -114,9 +129,59 @@ def undone(history: History, number: int) -> int | None:
 
 
 def working_tree_state(top: Path) -> str:
-    """A hash of the uncommitted changes, by which a later run knows whether it is still the same code."""
-    parts = [git(top, "rev-parse", "HEAD"), git(top, "diff", "HEAD", "--binary"), *_untracked(top)]
-    return hashlib.sha256("\0".join(part or "" for part in parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    """A hash of the working tree's code, by which a later run knows whether it is still the same.
+
+    It is of the content of all files that may differ from HEAD's: changed ones, those that git was told not to look at,
+    new ones, modules that git ignores, and the same in submodules and repositories within.
+
+    Raises
+    ------
+    GitError
+    """
+    state = hashlib.sha256()
+    left = MOST_BYTES
+    for path in _uncommitted(top):
+        try:
+            found = path.lstat()
+            about = [str(path), oct(found.st_mode)]
+            if path.is_symlink():
+                about.append(str(path.readlink()))
+            elif path.is_file() and found.st_size <= left:
+                left -= found.st_size
+                about.append(hashlib.sha256(path.read_bytes()).hexdigest())
+            elif path.is_file():
+                # Nobody can set the time at which a file's state changed.
+                about += [str(found.st_size), str(found.st_ctime_ns)]
+            else:
+                about.append(git(path, "rev-parse", "HEAD") or "")
+        except OSError as error:
+            about = [str(path), str(error.errno)]
+        state.update(b"".join(os.fsencode(each) + b"\0" for each in about))
+    return state.hexdigest()[:16]
+
+
+def _uncommitted(top: Path) -> list[Path]:
+    """Files that may differ from HEAD's, and the folders of the repositories that they are in."""
+    changed = modified(top, "HEAD") if commit_of(top, "HEAD") else []
+    inside, unwatched = set(), []
+    for line in names(top, "ls-files", "-s", "-v", "-z"):
+        about, _, name = line.partition("\t")
+        tag, mode = about.split()[:2]
+        if mode == SUBMODULE:
+            inside.add(name)
+        elif tag != "H":
+            unwatched.append(name)
+    ignored = (
+        name
+        for name in names(top, "ls-files", "--others", "--ignored", "--exclude-standard", "-z")
+        if name.endswith(MODULE) and not is_installed(top / name, top)
+    )
+    files = {*changed, *unwatched, *_untracked(top), *ignored}
+    # A repository within that is no submodule is listed as a folder.
+    inside |= {name.rstrip("/") for name in files if name.endswith("/")}
+    below = (_uncommitted(top / name) for name in sorted(inside) if (top / name / ".git").exists())
+    own = sorted(top / name for name in files - inside if not name.endswith("/"))
+    return [top, *own, *itertools.chain.from_iterable(below)]
 
 
 def _commit(top: Path, revision: str) -> str:
@@ -165,7 +230,7 @@ def _read(record: str) -> Commit:
 
 def _is_changed(top: Path) -> bool:
     """Whether the working tree has other code than its commit."""
-    return not says(top, "diff", "--quiet", "HEAD") or any(name.endswith(".py") for name in _untracked(top))
+    return bool(modified(top, "HEAD")) or any(name.endswith(".py") for name in _untracked(top))
 
 
 def _untracked(top: Path) -> list[str]:

@@ -278,6 +278,7 @@ def _log(arguments: argparse.Namespace, suite: Suite, tests: Path) -> tuple[Path
     """The file of the search, and what makes its measurements interchangeable."""
     from pytest_perfdl.bisect.history import working_tree_state
     from pytest_perfdl.workers.checkout import common_folder
+    from pytest_perfdl.workers.kept_checkouts import environment
 
     history = suite.history
     contents = hashlib.sha256()
@@ -295,6 +296,7 @@ def _log(arguments: argparse.Namespace, suite: Suite, tests: Path) -> tuple[Path
         "options": list(suite.options),
         "setup": suite.setup,
         "python": sys.executable,
+        "environment": hashlib.sha256("\0".join(environment()).encode()).hexdigest()[:16],
         "version": __version__,
     }
     if arguments.log is not None:

@@ -13,7 +13,7 @@ from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import HistoryError, RecordError
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.results.history import SHORT
-from pytest_perfdl.system.git import LOG_SECONDS, blobs, commit_of, git, names, read, top_of, trouble
+from pytest_perfdl.system.git import LOG_SECONDS, blobs, commit_of, git, modified, names, read, top_of, trouble
 
 WORKING_TREE = "working tree"
 """What stands for the hash of a baseline that is not committed."""
@@ -106,11 +106,11 @@ def _versions(top: Path, place: str) -> list[_Version]:
 def _uncommitted(top: Path, place: str, skip: Skip) -> Iterator[Measurement]:
     """Baselines whose files differ from those of HEAD, or that git does not know yet."""
     if commit_of(top, "HEAD"):
-        known, changed = [], names(top, "diff", "--name-only", "-z", "HEAD", "--", place)
+        known, old = [], modified(top, "HEAD", place)
     else:
-        known, changed = ["--cached"], []
+        known, old = ["--cached"], []
     new = names(top, "ls-files", "--others", "--exclude-standard", "-z", *known, "--", place)
-    for path in sorted({*changed, *new}):
+    for path in sorted({*old, *new}):
         if not is_baseline(_inside(path, place)) or not (top / path).is_file():
             continue
         try:

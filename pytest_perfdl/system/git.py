@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import itertools
 import os
 import re
@@ -56,7 +57,7 @@ _CONFIGURATION = {
     "core.splitIndex": "false",
     "core.untrackedCache": "false",
     "diff.algorithm": "myers",
-    "diff.autoRefreshIndex": "true",
+    "diff.autoRefreshIndex": "false",
     "diff.colorMoved": "no",
     "diff.context": "3",
     "diff.dstPrefix": "b/",
@@ -101,6 +102,11 @@ _FIXED = (
 _OF_DIFFS = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-relative", "--ignore-submodules=untracked")
 """Options of all commands that compare: settings of one driver or submodule have no single name to set."""
 _COMPARING = ("diff", "diff-files", "diff-index", "diff-tree", "log", "show")
+
+SUBMODULE = "160000"
+"""Mode of a submodule in a tree or an index."""
+_MOST_NAMES = 500
+"""Names in one command line."""
 
 MADE_BY_PYTHON = ("__pycache__/**", "*.pyc", ".pytest_cache/**")
 """What running tests writes beside the code: a repository that does not ignore it yet has the same code without."""
@@ -148,11 +154,12 @@ def tree_of_commit(root: Path, commit: str, without: tuple[str, ...]) -> str | N
 def commit_of(root: Path, revision: str) -> str | None:
     """The commit (full hash) that a revision names; `None` when git knows none of that name.
 
-    A name may be anybody's text: what begins with a dash would be an option.
+    A name may be anybody's text: what begins with a dash would be an option, and "^main" would be its opposite.
     """
     if not revision or revision.startswith("-"):
         return None
-    return git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    found = git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    return found if found is not None and _HASH.fullmatch(found) else None
 
 
 def tree_of(root: Path, commit: str) -> str | None:
@@ -276,6 +283,44 @@ def says(folder: Path, *arguments: str) -> bool:
     if done is None or done.code not in (0, 1):
         raise GitError(f"git {arguments[0]} failed: {said(done)}")
     return done.code == 0
+
+
+def modified(top: Path, commit: str, *places: str) -> list[str]:
+    """Files of the working tree that differ from a commit's, and submodules, by their names from the top.
+
+    `git diff` would tell the same, but writes the user's index where files were only touched.
+
+    Parameters
+    ----------
+    places
+        Files or folders, from the top; all of the repository if there are none.
+
+    Raises
+    ------
+    GitError
+        As of `read`.
+    """
+    # ":100644 100644 1a... 0... M", then the name. Without a hash, the file's state differs, its content may not.
+    listed = names(top, "diff-index", "-z", "--no-abbrev", commit, "--", *places)
+    found, touched = [], {}
+    for about, name in zip(listed[::2], listed[1::2], strict=True):
+        before, now, hashed, new, _ = about[1:].split()
+        if before == now and now != SUBMODULE and not new.strip("0"):
+            touched[name] = hashed
+        else:
+            found.append(name)
+    links = [name for name in touched if (top / name).is_symlink()]
+    files = [name for name in touched if name not in links]
+    same = {name for name in links if _hash_of(os.fsencode((top / name).readlink()), touched[name]) == touched[name]}
+    for group in (files[start : start + _MOST_NAMES] for start in range(0, len(files), _MOST_NAMES)):
+        hashes = read(top, "hash-object", "--", *group).split()
+        same |= {name for name, each in zip(group, hashes, strict=True) if each == touched[name]}
+    return sorted([*found, *(touched.keys() - same)])
+
+
+def _hash_of(data: bytes, like: str) -> str:
+    """What git calls a content, in a repository with hashes as long as another."""
+    return hashlib.new("sha1" if len(like) == 40 else "sha256", b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def content(folder: Path, commit: str, name: str, limit: int = 2**28) -> bytes | None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import making
 import pytest
 
 import pytest_perfdl
@@ -18,10 +16,8 @@ from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.bisect import child, history, prior
 from pytest_perfdl.ci import base, job
 from pytest_perfdl.cli import diff_inputs, prune
-from pytest_perfdl.config.waivers import parse
 from pytest_perfdl.history import committed
 from pytest_perfdl.machine.fitness import software
-from pytest_perfdl.model.errors import GitError
 from pytest_perfdl.model.record import Code, Occasion
 from pytest_perfdl.run import source_diff, waivers
 from pytest_perfdl.run.revisions import Revisions
@@ -140,11 +136,12 @@ class World(Repository):
         self.old = replace(record(), test="tests/test_old.py::test_step")
         self.signed("to be moved", self.old)
         moved = self.path(replace(self.old, test="tests/test_moved.py::test_step"))
+        moved.parent.mkdir()
         self.git("mv", str(self.path(self.old)), str(moved))
         self.moved = moved
         self.last = self.signed("moved")
         (folder / "origin").mkdir()
-        self.git("init", "--quiet", "--bare", str(folder / "origin"))
+        self.git("init", "--quiet", "--bare", "-b", "main", str(folder / "origin"))
         self.git("remote", "add", "origin", str(folder / "origin"))
         self.git("push", "--quiet", "origin", "main")
         # Of the working tree: changed, new, ignored, and written again with what was there.
@@ -258,9 +255,11 @@ READERS = {
         (name, each.side.label, list(each.side.step_ns)) for name, each in here(world, diff_inputs.load).items()
     ],
     "cli/prune": lambda world, _: prune._is_sparse(world.root, "model.py"),
+    "cli/refresh": lambda world, _: git.trouble(world.root),
     "history/committed": lambda world, _: list(committed.measurements(world.root, "baselines", pytest.fail)),
     "machine/fitness/software": lambda world, _: software.history(world.root),
     "run/revisions": lambda world, _: revisions(world),
+    "run/session": lambda world, _: git.web_address(world.root),
     "run/source_diff": lambda world, _: diffs(world),
     "run/waivers": lambda world, _: waivers.resolve(
         world.root, SimpleNamespace(waivers="waivers.toml", against="HEAD~2"), {}
@@ -292,7 +291,7 @@ def all_of(world, folder):
 
 def test_no_reader_of_git_is_left_out():
     top = Path(pytest_perfdl.__file__).parent
-    using = re.compile(r"^from pytest_perfdl\.system\.git import (?!environment_apart$)", re.MULTILINE)
+    using = re.compile(r"^ *from pytest_perfdl\.system\.git import (?!environment_apart$)", re.MULTILINE)
     found = {
         path.relative_to(top).with_suffix("").as_posix() for path in top.rglob("*.py") if using.search(path.read_text())
     }

@@ -99,6 +99,11 @@ _FIXED = (
     "--no-pager",
     *itertools.chain.from_iterable(("-c", f"{name}={_CONFIGURATION[name]}") for name in _CONFIGURATION),
 )
+_OF_THE_USER = (
+    *("GIT_ASKPASS", "GIT_CEILING_DIRECTORIES", "GIT_CONFIG_", "GIT_DISCOVERY_", "GIT_HTTP_", "GIT_LFS_", "GIT_SSH"),
+    "GIT_SSL_",
+)
+"""Beginnings of names of variables that are of any repository: how it is reached, trusted and configured."""
 _OF_DIFFS = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-relative", "--ignore-submodules=untracked")
 """Options of all commands that compare: settings of one driver or submodule have no single name to set."""
 _COMPARING = ("diff", "diff-files", "diff-index", "diff-tree", "log", "show")
@@ -162,9 +167,15 @@ def commit_of(root: Path, revision: str) -> str | None:
     return found if found is not None and _HASH.fullmatch(found) else None
 
 
-def tree_of(root: Path, commit: str) -> str | None:
-    """Hash of a commit's whole tree."""
-    return git(root, "rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}")
+def tree_of(root: Path, commit: str) -> str:
+    """Hash of the whole tree of a commit (full hash).
+
+    Raises
+    ------
+    GitError
+        As of `read`: two commits that git cannot read have not the same tree.
+    """
+    return read(root, "rev-parse", "--verify", f"{commit}^{{tree}}").rstrip("\n")
 
 
 def top_of(root: Path) -> Path | None:
@@ -408,8 +419,12 @@ def run_git(
 
 
 def environment_apart() -> dict[str, str]:
-    """The variables of this process but git's."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    """The variables of this process without those of a git command in progress, as in a hook."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") or name.startswith(_OF_THE_USER)
+    }
 
 
 def _command(arguments: Sequence[str]) -> list[str]:
@@ -431,6 +446,9 @@ def _run(
     seconds: float = GIT_SECONDS,
 ) -> Finished | None:
     inherited = _environment(environment_apart() if apart else os.environ)
+    if shutil.which("git") is None:
+        # The shell that starts it would say so in words of its own.
+        return None
     try:
         return processes.run(command, folder, seconds=seconds, environment={**inherited, **(environment or {})})
     except (OSError, ValueError, subprocess.TimeoutExpired):

@@ -16,7 +16,10 @@ from pathlib import Path
 import msgspec
 
 from pytest_perfdl.model import untrusted_files
+from pytest_perfdl.model.errors import CheckoutError
+from pytest_perfdl.system.files import write_files
 from pytest_perfdl.system.folders import Folder
+from pytest_perfdl.system.git import said
 from pytest_perfdl.system.processes import Finished
 
 MOST = 5
@@ -64,9 +67,7 @@ def note(folder: Folder, root: Path, commit: str, git: Git) -> None:
     """Note that a checkout is whole, and what its setup made of it."""
     made = {name: _stat(root / name) for name in (*_unknown(root, git), *_changed(root, git))}
     text = msgspec.json.encode(_Note(commit, sum(map(_size, _files(root))), made))
-    beside = folder.path / f"{_NOTE}.new"
-    beside.write_bytes(text)
-    beside.replace(folder.path / _NOTE)
+    write_files({folder.path / _NOTE: text})
 
 
 def restored(folder: Folder, root: Path, commit: str, git: Git) -> bool:
@@ -141,17 +142,20 @@ def _top(root: Path, git: Git) -> Path | None:
 def _changed(root: Path, git: Git) -> list[str]:
     """Files of the commit that are changed or gone, and submodules in which some are."""
     git(root, "update-index", "-q", "--refresh")
-    return _names(git(root, "diff-index", "-z", "--name-only", "HEAD").output)
+    return _names(git(root, "diff-index", "-z", "--name-only", "HEAD"))
 
 
 def _unknown(root: Path, git: Git) -> list[str]:
     """Files that git does not have, ignored or not; of a repository within only its folder. Caches do not count."""
-    names = _names(git(root, "ls-files", "--others", "-z").output)
+    names = _names(git(root, "ls-files", "--others", "-z"))
     return [name for name in names if not {*_CACHES}.intersection(name.split("/"))]
 
 
-def _names(listed: bytes) -> list[str]:
-    return [os.fsdecode(name) for name in listed.split(b"\0") if name]
+def _names(done: Finished) -> list[str]:
+    if done.code:
+        # That nothing is listed does not mean that there is nothing.
+        raise CheckoutError(f"git cannot list the files of the checkout: {said(done)}")
+    return [os.fsdecode(name) for name in done.output.split(b"\0") if name]
 
 
 def _stat(path: Path) -> tuple[int, int]:

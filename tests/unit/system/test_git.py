@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from pytest_perfdl.ci import base, job
 from pytest_perfdl.cli import diff_inputs, prune
 from pytest_perfdl.history import committed
 from pytest_perfdl.machine.fitness import software
+from pytest_perfdl.model.errors import GitError, PerfdlError
 from pytest_perfdl.model.record import Code, Occasion
 from pytest_perfdl.run import source_diff, waivers
 from pytest_perfdl.run.revisions import Revisions
@@ -269,6 +271,7 @@ READERS = {
         [git.trouble(world.root), git.content(world.root, world.first, "data[1].txt")],
         list(git.blobs(world.root, [f"{world.first}:model.py", "0" * 40], 100)),
     ),
+    "workers/kept_checkouts": lambda world, _: git.said(None),
     "workers/checkout": lambda world, _: checked_out(world),
 }
 """Everything that reads git, by the module that it is in."""
@@ -342,3 +345,53 @@ def test_no_setting_of_a_user_changes_what_is_read_writes_the_index_or_runs_a_pr
     assert not witness.exists(), witness.read_text()
     assert (index.read_bytes(), index.stat().st_mtime_ns, index.stat().st_ino) == before
     assert not list((world.root / ".git").glob("sharedindex.*"))
+
+
+@pytest.mark.parametrize(
+    "command, readers",
+    [
+        ("cat-file", ["baseline/recorded_commit", "bisect/prior", "cli/diff_inputs", "run/waivers", "system/git"]),
+        ("diff-files", ["baseline/code"]),
+        ("diff-index", ["baseline/files", "baseline/recorded_commit", "bisect/history", "history/committed"]),
+        ("hash-object", ["bisect/history", "history/committed"]),
+        ("log", ["baseline/recorded_commit", "bisect/history", "history/committed"]),
+        ("ls-files", ["baseline/code", "bisect/history", "cli/prune", "history/committed"]),
+        ("ls-tree", ["baseline/code", "baseline/files", "bisect/child", "cli/diff_inputs", "run/waivers"]),
+        ("merge-base", ["bisect/history"]),
+        ("rev-parse", ["bisect/history", "ci/base", "cli/diff_inputs", "history/committed", "run/waivers"]),
+        ("worktree", ["workers/checkout"]),
+    ],
+)
+def test_what_git_cannot_tell_is_no_empty_answer(world, tmp_path, monkeypatch, command, readers):
+    recorded_commit._log.cache_clear()
+    real = shutil.which("git")
+    (tmp_path / "git").write_text(
+        "#!/bin/sh\n"
+        f'for word in "$@"; do [ "$word" = {command} ] && echo "fatal: it is broken" >&2 && exit 128; done\n'
+        f'exec {real} "$@"\n'
+    )
+    (tmp_path / "git").chmod(0o755)
+    os.utime(world.root / "touched.py", ns=(2, 2))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    for name in readers:
+        try:
+            said = repr(READERS[name](world, tmp_path / name.replace("/", "-")))
+        except PerfdlError as error:
+            said = str(error)
+        assert "it is broken" in said, f"{name}: {said}"
+        assert "\n" not in said
+
+
+def test_without_git_it_is_said_to_be_missing(world, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git.trouble(world.root) == "git is not installed"
+    with pytest.raises(GitError, match=r"^git log failed: git is not installed$"):
+        git.read(world.root, "log")
+    monkeypatch.undo()
+    with pytest.raises(GitError, match=r"^git log failed: git did not finish in time$"):
+        git.read(world.root, "log", seconds=0.0)
+
+
+@pytest.mark.parametrize("name", ["", "-q", "--help", "^HEAD", "HEAD..HEAD~1", "HEAD\0", "nowhere"])
+def test_a_name_that_is_no_commit_is_none(world, name):
+    assert git.commit_of(world.root, name) is None

@@ -295,7 +295,7 @@ def _log(arguments: argparse.Namespace, suite: Suite, tests: Path) -> tuple[Path
         "options": list(suite.options),
         "setup": suite.setup,
         "python": sys.executable,
-        "environment": hashlib.sha256("\0".join(environment()).encode()).hexdigest()[:16],
+        "environment": hashlib.sha256(os.fsencode("\0".join(environment(suite.setup)))).hexdigest()[:16],
         "version": __version__,
     }
     if arguments.log is not None:

@@ -262,8 +262,12 @@ def _identity(working_tree: Path, commit: str, name: str, setup: str) -> str:
     done = _git(working_tree, "rev-parse", "--verify", f"{commit}^{{tree}}")
     if done.code:
         raise CheckoutError(f"git failed to check out {commit[:12]}: {said(done)}")
-    parts = [done.output.decode().strip(), name, setup, *(kept_checkouts.environment() if setup else ())]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    # A filter writes what the commit does not have.
+    filters = os.fsdecode(_git(working_tree, "config", "--get-regexp", r"^filter\.").output)
+    skips = os.environ.get("GIT_LFS_SKIP_SMUDGE", "")
+    made_in = kept_checkouts.environment(setup) if setup else ()
+    parts = [done.output.decode().strip(), name, setup, filters, skips, *made_in]
+    return hashlib.sha256(os.fsencode("\0".join(parts))).hexdigest()[:16]
 
 
 def sweep(working_tree: Path) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,18 +31,13 @@ MOST_BYTES = 4 * 2**30
 _NOTE = "perfdl-kept.json"
 _LIMIT = 2**26
 _CACHES = ("__pycache__", ".pytest_cache")
-_BUILDING = (
-    "CC",
-    "CXX",
-    "CFLAGS",
-    "CXXFLAGS",
-    "CPPFLAGS",
-    "LDFLAGS",
-    "CMAKE_ARGS",
-    "CUDA_HOME",
-    "TORCH_CUDA_ARCH_LIST",
+_BUILDING = re.compile(
+    r"(?:ARCH|C|CXX|CPP|LD|NVCC|RUST|CUDA)FLAGS|CC|CXX|CPP|LD|AR|NVCC|CUDACXX|CUDAARCHS|MACOSX_DEPLOYMENT_TARGET|"
+    r"(?:C_INCLUDE_|CPLUS_INCLUDE_|C|LIBRARY_|LD_LIBRARY_|PKG_CONFIG_)PATH|(?:CUDA|CUDNN|HIP|ROCM)_(?:HOME|PATH)|"
+    r"TORCH_CUDA_ARCH_LIST|PYTORCH_ROCM_ARCH|(?:CMAKE|FORCE|SETUPTOOLS|SKBUILD|USE)_\w+"
 )
-"""Environment variables that builds heed."""
+"""Names of environment variables that builds heed."""
+_COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "nvcc", "hipcc", "rustc", "ld", "cmake", "ninja")
 
 Git = Callable[..., Finished]
 
@@ -52,10 +49,25 @@ class _Note(msgspec.Struct):
     """Files that the setup made, changed or deleted: size and time of change."""
 
 
-def environment() -> Iterator[str]:
-    """What the products of a build depend on: Python, the platform, installed distributions, settings of compilers."""
+def environment(setup: str = "") -> Iterator[str]:
+    """What the products of a build depend on: Python, the platform, installed distributions, compilers, their settings.
+
+    Parameters
+    ----------
+    setup
+        The command that builds: the variables that it names count, too.
+    """
     yield from (sys.version, sys.executable, platform.machine(), "-".join(platform.libc_ver()))
-    yield from (f"{name}={os.environ.get(name, '')}" for name in _BUILDING)
+    named = {*re.findall(r"\w+", setup)}
+    yield from sorted(
+        f"{name}={value}" for name, value in os.environ.items() if name in named or _BUILDING.fullmatch(name)
+    )
+    chosen = (words[0] for name in ("CC", "CXX", "NVCC") if (words := os.environ.get(name, "").split()))
+    for program in dict.fromkeys((*chosen, *_COMPILERS)):
+        # Another version is another file: asking each for its version would take a while.
+        if (place := shutil.which(program)) is not None:
+            found = Path(place).resolve()
+            yield f"{program} {found} {_stat(found)}"
     installed = set()
     for folder in filter(os.path.isdir, sys.path):
         # A folder's name holds the version: reading each distribution's metadata would take a while.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pytest_perfdl.model.record import SHORT_HASH, Code
 from pytest_perfdl.model.record_json import PATH
-from pytest_perfdl.system.git import MADE_BY_PYTHON, SUBMODULE, git, inside
+from pytest_perfdl.system.git import MADE_BY_PYTHON, SUBMODULE, git, inside, modified
 from pytest_perfdl.system.git import names as listed
 
 MOST_FILES = 1000
@@ -69,23 +69,28 @@ def measured_code(
     seen = sorted({name for name in names if _is_code(name) and not name.startswith(elsewhere)}, key=_order)
     named = [name for name in seen if re.search(PATH, name) and name.isprintable()][:MOST_FILES]
     index = _index(top)
-    links = [name for name, (mode, _) in index.items() if mode == SUBMODULE]
+    links = [name for name, (mode, *_) in index.items() if mode == SUBMODULE]
     below = {link for link in links if any(name.startswith(f"{link}/") for name in named)}
-    files = {link: found[:SHORT_HASH] for link in below if (found := _head(top / link))}
+    heads = {
+        link: _head(top / link, [name[len(link) + 1 :] for name in named if name.startswith(f"{link}/")])
+        for link in below
+    }
+    files = {link: found[:SHORT_HASH] for link, found in heads.items() if found}
     own = [name for name in named if not any(name.startswith(f"{link}/") for link in below)]
     known, others = [name for name in own if name in index], [name for name in own if name not in index]
     fresh = set() if since_ns is None else {name for name in own if _state_ns(top / name) > since_ns}
     # A file that is no module and came while the run went on was written by it: no code.
     unknown = [name for name in _unknown(top, others) if name not in fresh or name.endswith(MODULE)]
     ignored = [name for name in others if name not in unknown and name not in fresh]
-    dirty = _dirty(top, known)
+    # Git does not look at files that it was told to take as unchanged.
+    dirty = {*_dirty(top, known), *(name for name in known if index[name][2] != "H")}
     files |= {name: index[name][1][:SHORT_HASH] for name in known if name not in dirty}
     files |= hashes(top, [*dirty, *unknown])
     before = contents(top, commit, sorted(fresh)) if fresh and commit else {}
     changed = tuple(
         name for name in sorted(fresh) if name in files and before.get(name, "")[:SHORT_HASH] != files[name]
     )
-    missing = [name for name in (*known, *unknown) if name not in files]
+    missing = [name for name in (*below, *known, *unknown) if name not in files]
     left_out = len(seen) - len(named) + len(missing) + len(ignored[_IGNORED:])
     code = Code(dict(sorted(files.items())), packages(imported), tuple(ignored[:_IGNORED]), left_out)
     return MeasuredCode(code, tuple(unknown), changed)
@@ -143,13 +148,13 @@ def _distributions() -> Mapping[str, list[str]]:
     return importlib.metadata.packages_distributions()
 
 
-def _index(top: Path) -> dict[str, tuple[str, str]]:
-    """What git knows: name -> mode and full hash."""
+def _index(top: Path) -> dict[str, tuple[str, str, str]]:
+    """What git knows: name -> mode, full hash, and "H" if it looks at the file."""
     found = {}
-    for line in listed(top, "ls-files", "-s", "-z"):
+    for line in listed(top, "ls-files", "-s", "-v", "-z"):
         about, _, name = line.partition("\t")
-        mode, hashed, _ = about.split()
-        found[name] = mode, hashed
+        tag, mode, hashed, _ = about.split()
+        found[name] = mode, hashed, tag
     return found
 
 
@@ -166,8 +171,13 @@ def _dirty(top: Path, names: Collection[str]) -> list[str]:
     return listed(top, "diff-files", "-z", "--name-only", "--", *names) if names else []
 
 
-def _head(submodule: Path) -> str | None:
-    return git(submodule, "rev-parse", "--verify", "--quiet", "HEAD")
+def _head(submodule: Path, names: Iterable[str]) -> str | None:
+    """A submodule's commit; `None` where it does not have files as they are there."""
+    head = git(submodule, "rev-parse", "--verify", "--quiet", "HEAD")
+    there = [name for name in names if (submodule / name).is_file()]
+    if head is None or not there:
+        return head
+    return None if {*there} - contents(submodule, head, there).keys() or modified(submodule, head, *there) else head
 
 
 def _is_code(name: str) -> bool:

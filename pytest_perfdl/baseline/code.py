@@ -16,7 +16,8 @@ from pathlib import Path
 
 from pytest_perfdl.model.record import SHORT_HASH, Code
 from pytest_perfdl.model.record_json import PATH
-from pytest_perfdl.system.git import MADE_BY_PYTHON, git, inside
+from pytest_perfdl.system.git import MADE_BY_PYTHON, SUBMODULE, git, inside, modified
+from pytest_perfdl.system.git import names as listed
 
 MOST_FILES = 1000
 """Files that a baseline names: modules first, then data, each by name."""
@@ -24,11 +25,7 @@ MOST_BYTES = 2**28
 """Most that is hashed of files that git does not know yet, or that changed since it did: about a second's work."""
 _IGNORED = 100
 """Ignored files that a baseline names."""
-_BY_NAME = {"GIT_LITERAL_PATHSPECS": "1", "GIT_OPTIONAL_LOCKS": "0"}
-"""Environment in which a path is just that, and the real index is only read."""
-_SUBMODULE = "160000"
-"""Mode of a submodule in an index."""
-_MODULE = (".py", ".pyi", ".so", ".pyd", ".ini", ".toml", ".cfg")
+MODULE = (".py", ".pyi", ".so", ".pyd", ".ini", ".toml", ".cfg")
 """Ends of names of what is code rather than data."""
 
 
@@ -72,23 +69,28 @@ def measured_code(
     seen = sorted({name for name in names if _is_code(name) and not name.startswith(elsewhere)}, key=_order)
     named = [name for name in seen if re.search(PATH, name) and name.isprintable()][:MOST_FILES]
     index = _index(top)
-    links = [name for name, (mode, _) in index.items() if mode == _SUBMODULE]
+    links = [name for name, (mode, *_) in index.items() if mode == SUBMODULE]
     below = {link for link in links if any(name.startswith(f"{link}/") for name in named)}
-    files = {link: found[:SHORT_HASH] for link in below if (found := _head(top / link))}
+    heads = {
+        link: _head(top / link, [name[len(link) + 1 :] for name in named if name.startswith(f"{link}/")])
+        for link in below
+    }
+    files = {link: found[:SHORT_HASH] for link, found in heads.items() if found}
     own = [name for name in named if not any(name.startswith(f"{link}/") for link in below)]
     known, others = [name for name in own if name in index], [name for name in own if name not in index]
     fresh = set() if since_ns is None else {name for name in own if _state_ns(top / name) > since_ns}
     # A file that is no module and came while the run went on was written by it: no code.
-    unknown = [name for name in _unknown(top, others) if name not in fresh or name.endswith(_MODULE)]
+    unknown = [name for name in _unknown(top, others) if name not in fresh or name.endswith(MODULE)]
     ignored = [name for name in others if name not in unknown and name not in fresh]
-    dirty = _dirty(top, known)
+    # Git does not look at files that it was told to take as unchanged.
+    dirty = {*_dirty(top, known), *(name for name in known if index[name][2] != "H")}
     files |= {name: index[name][1][:SHORT_HASH] for name in known if name not in dirty}
     files |= hashes(top, [*dirty, *unknown])
     before = contents(top, commit, sorted(fresh)) if fresh and commit else {}
     changed = tuple(
         name for name in sorted(fresh) if name in files and before.get(name, "")[:SHORT_HASH] != files[name]
     )
-    missing = [name for name in (*known, *unknown) if name not in files]
+    missing = [name for name in (*below, *known, *unknown) if name not in files]
     left_out = len(seen) - len(named) + len(missing) + len(ignored[_IGNORED:])
     code = Code(dict(sorted(files.items())), packages(imported), tuple(ignored[:_IGNORED]), left_out)
     return MeasuredCode(code, tuple(unknown), changed)
@@ -120,7 +122,7 @@ def contents(top: Path, commit: str, names: Collection[str]) -> dict[str, str]:
     """Files of a commit: name -> full hash of the content, of a submodule its commit; without those that it lacks."""
     found = {}
     if names:
-        for line in _lines(git(top, "ls-tree", "-z", "--full-tree", commit, "--", *names, environment=_BY_NAME)):
+        for line in listed(top, "ls-tree", "-z", "--full-tree", commit, "--", *names):
             about, _, name = line.partition("\t")
             found[name] = about.split()[2]
     return found
@@ -146,13 +148,13 @@ def _distributions() -> Mapping[str, list[str]]:
     return importlib.metadata.packages_distributions()
 
 
-def _index(top: Path) -> dict[str, tuple[str, str]]:
-    """What git knows: name -> mode and full hash."""
+def _index(top: Path) -> dict[str, tuple[str, str, str]]:
+    """What git knows: name -> mode, full hash, and "H" if it looks at the file."""
     found = {}
-    for line in _lines(git(top, "ls-files", "-s", "-z", environment=_BY_NAME)):
+    for line in listed(top, "ls-files", "-s", "-v", "-z"):
         about, _, name = line.partition("\t")
-        mode, hashed, _ = about.split()
-        found[name] = mode, hashed
+        tag, mode, hashed, _ = about.split()
+        found[name] = mode, hashed, tag
     return found
 
 
@@ -160,17 +162,22 @@ def _unknown(top: Path, names: Collection[str]) -> list[str]:
     """Those of some files that git neither knows nor ignores."""
     if not names:
         return []
-    listed = git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *names, environment=_BY_NAME)
-    return sorted(set(_lines(listed)).intersection(names))
+    found = listed(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *names)
+    return sorted(set(found).intersection(names))
 
 
 def _dirty(top: Path, names: Collection[str]) -> list[str]:
     """Those of some files whose content may be another than the index has."""
-    return _lines(git(top, "diff-files", "-z", "--name-only", "--", *names, environment=_BY_NAME)) if names else []
+    return listed(top, "diff-files", "-z", "--name-only", "--", *names) if names else []
 
 
-def _head(submodule: Path) -> str | None:
-    return git(submodule, "rev-parse", "--verify", "--quiet", "HEAD")
+def _head(submodule: Path, names: Iterable[str]) -> str | None:
+    """A submodule's commit; `None` where it does not have files as they are there."""
+    head = git(submodule, "rev-parse", "--verify", "--quiet", "HEAD")
+    there = [name for name in names if (submodule / name).is_file()]
+    if head is None or not there:
+        return head
+    return None if {*there} - contents(submodule, head, there).keys() or modified(submodule, head, *there) else head
 
 
 def _is_code(name: str) -> bool:
@@ -184,7 +191,7 @@ _MADE_FILES = tuple(pattern.removeprefix("*") for pattern in MADE_BY_PYTHON if p
 
 
 def _order(name: str) -> tuple[bool, str]:
-    return not name.endswith(_MODULE), name
+    return not name.endswith(MODULE), name
 
 
 def _state_ns(path: Path) -> int:
@@ -193,7 +200,3 @@ def _state_ns(path: Path) -> int:
         return path.stat().st_ctime_ns
     except OSError:
         return 0
-
-
-def _lines(text: str | None) -> list[str]:
-    return list(filter(None, (text or "").split("\0")))

@@ -20,7 +20,7 @@ from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, New
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.system.files import TEMPORARY, changed, temporary_name, write_files
 from pytest_perfdl.system.folders import delete_file
-from pytest_perfdl.system.git import git
+from pytest_perfdl.system.git import commit_of, modified, names, top_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -262,11 +262,14 @@ class Store:
 
     def restorable(self) -> set[Path]:
         """Files that can be brought back after they were removed: those that the last commit holds as they are."""
-        listed = git(self.base, "ls-tree", "-r", "-z", "--name-only", "HEAD")
-        changed = git(self.base, "diff", "--relative", "--name-only", "-z", "HEAD", "--", ".")
-        if listed is None or changed is None:
+        top = top_of(self.base)
+        if top is None or commit_of(top, "HEAD") is None:
             return set()
-        return {self.base / name for name in set(listed.split("\0")) - set(changed.split("\0")) if name}
+        listed = names(self.base, "ls-tree", "-r", "-z", "--name-only", "HEAD")
+        # With a link on the way, the folder has another name there.
+        place = self.base.resolve()
+        other = {top / name for name in modified(top, "HEAD", str(place))}
+        return {self.base / name for name in listed if place / name not in other}
 
     def check_writable(self) -> None:
         """Check, before anything is measured, whether baselines can be written.

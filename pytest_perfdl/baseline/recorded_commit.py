@@ -17,7 +17,7 @@ from pathlib import Path
 from pytest_perfdl.baseline.code import contents, present
 from pytest_perfdl.model.record import SHORT_HASH, Record
 from pytest_perfdl.model.units import some
-from pytest_perfdl.system.git import asked, git, top_of, tree_of_commit, trouble
+from pytest_perfdl.system.git import LOG_SECONDS, git, modified, read, top_of, tree_of_commit, trouble
 
 _EARLIER = 10
 """How many earlier changes of a baseline's file are looked at."""
@@ -153,6 +153,7 @@ def few(top: Path, wanted: Sequence[Files], prefer: Sequence[str] = ()) -> list[
     head = git(top, "rev-parse", "--verify", "--quiet", "HEAD")
     if head is None:
         return []
+    # One of them may be gone from the repository by now.
     usable = [each for each in prefer if git(top, "merge-base", "--is-ancestor", each, head) is not None]
     newest = (having(top, files, (head,)) or having(top, files, candidates(top, files)) for files in wanted)
     options = list(dict.fromkeys((*usable, *filter(None, newest))))
@@ -193,11 +194,10 @@ def having(top: Path, files: Files, commits: Sequence[str] | Iterator[str]) -> s
 def matching(top: Path, commits: Sequence[str], wanted: Sequence[Files]) -> list[bool]:
     """Whether each of some commits has the files that are wanted of it."""
     asks = [f"{commit}:{name}" for commit, files in zip(commits, wanted, strict=True) for name in files]
-    told = asked(top, "cat-file", "--batch-check=%(objectname)", given=asks)
-    answers = iter((told or "").splitlines())
+    answers = iter(read(top, "cat-file", "--batch-check=%(objectname)", given=asks).splitlines())
     found = []
     for commit, files in zip(commits, wanted, strict=True):
-        lacking, wrong = [], told is None
+        lacking, wrong = [], False
         for name, content in files.items():
             answer = next(answers, "")
             if answer.endswith(" missing"):
@@ -234,13 +234,12 @@ def candidates(top: Path, files: Files) -> Iterator[str]:
 @functools.lru_cache(maxsize=8)
 def _log(top: Path, head: str, places: tuple[str, ...]) -> str:
     """What `_logged` reads; tests that use the same folders share it."""
-    listed = git(
+    return read(
         top,
-        *("-c", "log.showSignature=false", "log", "--full-history", f"--max-count={MOST_COMMITS}"),
-        *("--format=%x01%P", "--raw", "--no-abbrev", "--no-renames", "-z", head, "--", *places),
-        environment={"GIT_LITERAL_PATHSPECS": "1"},
+        *("log", "--full-history", f"--max-count={MOST_COMMITS}", "--format=%x01%P", "--raw", "--no-abbrev", "-z"),
+        *(head, "--", *places),
+        seconds=LOG_SECONDS,
     )
-    return listed or ""
 
 
 def _places(files: Files) -> tuple[str, ...]:
@@ -264,14 +263,14 @@ def _logged(text: str) -> Iterator[tuple[list[str], list[tuple[str, str]]]]:
 
 def _carrier(top: Path, path: Path) -> str | None:
     """The commit that last changed a baseline's file, other than by moving it; `None` if it is not as committed."""
-    if not path.resolve().is_relative_to(top) or git(top, "diff", "--quiet", "HEAD", "--", str(path)) is None:
+    if not path.resolve().is_relative_to(top) or modified(top, "HEAD", str(path)):
         return None
-    listed = git(
+    listed = read(
         top,
-        *("-c", "log.showSignature=false", "log", "--follow", f"-{_EARLIER}", "--format=%x01%H %P", "--raw", "-z"),
-        *("HEAD", "--", str(path)),
+        *("log", "--follow", f"-{_EARLIER}", "--format=%x01%H %P", "--raw", "-z", "HEAD", "--", str(path)),
+        seconds=LOG_SECONDS,
     )
-    for block in (listed or "").split("\x01")[1:]:
+    for block in listed.split("\x01")[1:]:
         parts = [part.lstrip("\n") for part in block.split("\0")]
         if not any(part.startswith(":") and part.endswith(" R100") for part in parts):
             return parts[0].split()[0]
@@ -298,9 +297,7 @@ def _by_file(base: Record, path: Path, root: Path) -> Iterator[str]:
         lambda: git(root, "rev-parse", "--verify", "--quiet", "HEAD"),
         lambda: base.occasions[-1].commit,
         # A baseline that was moved is as it was recorded: only the folder's name is another.
-        lambda: git(
-            root, "-c", "log.showSignature=false", "log", "--follow", f"-{_EARLIER}", "--format=%H", "--", str(path)
-        ),
+        lambda: git(root, "log", "--follow", f"-{_EARLIER}", "--format=%H", "--", str(path)),
     )
     for ask in ways:
         for commit in (ask() or "").split():

@@ -14,7 +14,7 @@ from pytest_perfdl.bisect import pytest_run
 from pytest_perfdl.bisect.history import WORKING_TREE, History
 from pytest_perfdl.bisect.measurements import Measurement, Request
 from pytest_perfdl.model.errors import CheckoutError, RunFailed
-from pytest_perfdl.system.git import run_git
+from pytest_perfdl.system.git import content
 from pytest_perfdl.workers.checkout import Checkout, checked_out
 from pytest_perfdl.workers.overlay import overlay
 
@@ -177,8 +177,7 @@ def keep_tests(suite: Suite, folder: Path) -> None:
         if suite.tests_of == WORKING_TREE:
             text = file.read_bytes() if file.is_file() else None
         else:
-            done = run_git(top, "show", f"{suite.tests_of}:{name.as_posix()}")
-            text = done.output if done is not None and done.code == 0 else None
+            text = content(top, suite.tests_of, name.as_posix())
         if text is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_bytes(text)

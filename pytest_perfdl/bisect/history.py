@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_perfdl.baseline.code import MODULE, MOST_BYTES
 from pytest_perfdl.model.errors import HistoryError
-from pytest_perfdl.system.git import commit_of, git, top_of, trouble
+from pytest_perfdl.system.git import (
+    LOG_SECONDS,
+    SUBMODULE,
+    commit_of,
+    git,
+    modified,
+    names,
+    read,
+    says,
+    top_of,
+    trouble,
+)
+from pytest_perfdl.workers.checkout import is_installed
 
 WORKING_TREE = "working tree"
 """What stands for the hash of uncommitted changes."""
@@ -86,7 +101,7 @@ def read_history(folder: Path, good: str, bad: str | None = None) -> History:
     commits = _line(top, first, last)
     notes: tuple[str, ...] = ()
     if bad is None and changed:
-        commits.append(Commit(WORKING_TREE, files=tuple(_names(git(top, "diff", "--name-only", "-z", "HEAD")))))
+        commits.append(Commit(WORKING_TREE, files=tuple(modified(top, "HEAD"))))
         notes = ("the working tree has uncommitted changes, which are measured as the last commit",)
     elif changed:
         notes = (f"uncommitted changes are not measured: leave out {bad} to measure the working tree",)
@@ -107,17 +122,66 @@ def undone(history: History, number: int) -> int | None:
     before = history.commits[number - 1].sha
     for later in range(number + 1, history.last):
         commit = history.commits[later]
-        if not files.isdisjoint(commit.files):
-            same = git(history.top, "--literal-pathspecs", "diff", "--quiet", before, commit.sha, "--", *files)
-            if same is not None:
-                return later
+        touches = not files.isdisjoint(commit.files)
+        if touches and says(history.top, "diff", "--quiet", before, commit.sha, "--", *files):
+            return later
     return None
 
 
 def working_tree_state(top: Path) -> str:
-    """A hash of the uncommitted changes, by which a later run knows whether it is still the same code."""
-    parts = [git(top, "rev-parse", "HEAD"), git(top, "diff", "HEAD", "--binary"), *_untracked(top)]
-    return hashlib.sha256("\0".join(part or "" for part in parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    """A hash of the working tree's code, by which a later run knows whether it is still the same.
+
+    It is of the content of all files that may differ from HEAD's: changed ones, those that git was told not to look at,
+    new ones, modules that git ignores, and the same in submodules and repositories within.
+
+    Raises
+    ------
+    GitError
+    """
+    state = hashlib.sha256()
+    left = MOST_BYTES
+    for path in _uncommitted(top):
+        try:
+            found = path.lstat()
+            about = [str(path), oct(found.st_mode)]
+            if path.is_symlink():
+                about.append(str(path.readlink()))
+            elif path.is_file() and found.st_size <= left:
+                left -= found.st_size
+                about.append(hashlib.sha256(path.read_bytes()).hexdigest())
+            elif path.is_file():
+                # Nobody can set the time at which a file's state changed.
+                about += [str(found.st_size), str(found.st_ctime_ns)]
+            else:
+                about.append(git(path, "rev-parse", "HEAD") or "")
+        except OSError as error:
+            about = [str(path), str(error.errno)]
+        state.update(b"".join(os.fsencode(each) + b"\0" for each in about))
+    return state.hexdigest()[:16]
+
+
+def _uncommitted(top: Path) -> list[Path]:
+    """Files that may differ from HEAD's, and the folders of the repositories that they are in."""
+    changed = modified(top, "HEAD") if commit_of(top, "HEAD") else []
+    inside, unwatched = set(), []
+    for line in names(top, "ls-files", "-s", "-v", "-z"):
+        about, _, name = line.partition("\t")
+        tag, mode = about.split()[:2]
+        if mode == SUBMODULE:
+            inside.add(name)
+        elif tag != "H":
+            unwatched.append(name)
+    ignored = (
+        name
+        for name in names(top, "ls-files", "--others", "--ignored", "--exclude-standard", "-z")
+        if name.endswith(MODULE) and not is_installed(top / name, top)
+    )
+    files = {*changed, *unwatched, *_untracked(top), *ignored}
+    # A repository within that is no submodule is listed as a folder.
+    inside |= {name.rstrip("/") for name in files if name.endswith("/")}
+    below = (_uncommitted(top / name) for name in sorted(inside) if (top / name / ".git").exists())
+    own = sorted(top / name for name in files - inside if not name.endswith("/"))
+    return [top, *own, *itertools.chain.from_iterable(below)]
 
 
 def _commit(top: Path, revision: str) -> str:
@@ -132,48 +196,45 @@ def _commit(top: Path, revision: str) -> str:
 
 def _line(top: Path, first: str, last: str) -> list[Commit]:
     """Both ends and what lies between them on the first-parent line."""
-    if first != last and git(top, "merge-base", "--is-ancestor", first, last) is None:
+    if first != last and not says(top, "merge-base", "--is-ancestor", first, last):
         if why := _cut_off(top):
             raise HistoryError(f"the history between {first[:_SHORT]} and {last[:_SHORT]} is not complete: {why}")
-        if git(top, "merge-base", "--is-ancestor", last, first) is not None:
+        if says(top, "merge-base", "--is-ancestor", last, first):
             raise HistoryError(f"{first[:_SHORT]} follows {last[:_SHORT]}: name the older commit first (GOOD BAD TEST)")
         raise HistoryError(
             f"{first[:_SHORT]} is not an ancestor of {last[:_SHORT]}: use their common ancestor "
             f"(git merge-base {first[:_SHORT]} {last[:_SHORT]}) as GOOD"
         )
     # One record a commit: its line, then the names of its files. Of a merge: what differs from the first parent.
-    listed = git(
+    listed = read(
         top, "log", "--first-parent", "--reverse", "-m", "--name-only", "-z", f"--format=%x1e{_FORMAT}",
-        f"{first}..{last}", "--",
+        f"{first}..{last}", "--", seconds=LOG_SECONDS,
     )  # fmt: skip
-    found = [_read(record) for record in _RECORD.split(listed or "") if record.strip("\0\n")]
+    found = [_read(record) for record in _RECORD.split(listed) if record.strip("\0\n")]
     parent = git(top, "rev-parse", f"{found[0].sha}^") if found else first
     if parent != first:
         raise HistoryError(
             f"{first[:_SHORT]} is not on the first-parent line of {last[:_SHORT]} (a merge brought it in): "
             f"use {(parent or '')[:_SHORT]} as GOOD"
         )
-    head = _read(git(top, "log", "-1", f"--format={_FORMAT}", first, "--") or "")
+    head = _read(read(top, "log", "-1", f"--format={_FORMAT}", first, "--"))
     return [head, *found]
 
 
 def _read(record: str) -> Commit:
     line, _, rest = record.partition("\0")
     sha, date, subject = line.strip("\n").split("\x1f", 2)
-    return Commit(sha, date, subject, tuple(_names(rest)))
-
-
-def _names(listed: str | None) -> list[str]:
-    return [name for each in (listed or "").split("\0") if (name := each.strip("\n"))]
+    # Behind a line end, each followed by NUL.
+    return Commit(sha, date, subject.rstrip("\n"), tuple(filter(None, rest.removeprefix("\n").split("\0"))))
 
 
 def _is_changed(top: Path) -> bool:
     """Whether the working tree has other code than its commit."""
-    return bool(git(top, "diff", "--name-only", "HEAD")) or any(name.endswith(".py") for name in _untracked(top))
+    return bool(modified(top, "HEAD")) or any(name.endswith(".py") for name in _untracked(top))
 
 
 def _untracked(top: Path) -> list[str]:
-    return _names(git(top, "ls-files", "--others", "--exclude-standard", "-z"))
+    return names(top, "ls-files", "--others", "--exclude-standard", "-z")
 
 
 def _cut_off(top: Path) -> str:

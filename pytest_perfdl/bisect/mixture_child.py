@@ -38,7 +38,7 @@ class MixtureChild:
             return self._run(request, self.environments.new.executable, metric, limit, started)
         if not chosen:
             return self._run(request, self.environments.old.executable, metric, limit, started)
-        # Beside the environments: hard links need the same file system.
+        # Beside the environments: only files of one file system can share what is the same.
         parent = Path(self.environments.new.prefix).resolve().parent
         if not os.access(parent, os.W_OK):
             folder = folders.temporary("mixture")

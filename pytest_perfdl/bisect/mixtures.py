@@ -1,8 +1,9 @@
 """Virtual environments with some distributions of one environment and the others of another.
 
 Both environments exist, so nothing is downloaded: a distribution consists of the files that its RECORD lists (PyPA,
-"Recording installed projects"), and these are hard-linked into the new environment, or copied where the file system is
-another one. Editable installations are linked likewise: their RECORD lists the file that points to their source.
+"Recording installed projects"), and these are copied into the new environment, without taking space where the file
+system can share what is the same (Btrfs, XFS). They are never links: what runs in the mixture may write into its files.
+Editable installations are copied likewise: their RECORD lists the file that points to their source.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from pytest_perfdl.model.errors import CheckoutError
 from pytest_perfdl.system import processes
@@ -73,13 +75,15 @@ class Environments:
             A distribution is missing files, or has no list of them and cannot be installed.
         """
         python = self.new if PYTHON in chosen else self.old
-        # What both see of the Python below them, or of other folders, need not be linked.
+        # What both see of the Python below them, or of other folders, need not be copied.
         options = ["--without-pip", *(["--system-site-packages"] if _sees_system(python) else [])]
         _run([python.executable, "-m", "venv", *options, str(folder)], "making a virtual environment")
         interpreter = folder / "bin" / "python"
         # `lib64` is a link to `lib`, so one folder takes all.
         (packages,) = folder.glob("lib/python*/site-packages")
-        for name in sorted({*self.old.distributions, *self.new.distributions}):
+        # Where two distributions have the same file, that of the new environment is the one that stays.
+        names = {*self.old.distributions, *self.new.distributions}
+        for name in sorted(names, key=lambda name: (name not in chosen, name)):
             source = self.new if name in chosen else self.old
             if (distribution := source.distributions.get(name)) is not None:
                 self._add(name, distribution, source, interpreter, folder, packages)
@@ -101,7 +105,7 @@ class Environments:
             return
         record = _record(place, name)
         if record is not None:
-            _link(record, place, Path(source.prefix), packages, folder)
+            _copy(record, place, Path(source.prefix), packages, folder)
             return
         if source.prefix != source.base_prefix and place.is_relative_to(source.base_prefix):
             return
@@ -148,8 +152,8 @@ def owners(interpreter: Interpreter, files: Mapping[str, float]) -> list[str]:
     return sorted(weights, key=lambda name: -weights[name])
 
 
-def _link(record: Path, place: Path, prefix: Path, packages: Path, folder: Path) -> None:
-    """Link the files of a distribution to where they belong in the new environment."""
+def _copy(record: Path, place: Path, prefix: Path, packages: Path, folder: Path) -> None:
+    """Copy the files of a distribution to where they belong in the new environment; nothing there is written over."""
     for relative, *_ in _lines(record):
         source = Path(os.path.normpath(place / relative))
         if source.is_relative_to(place):
@@ -158,38 +162,32 @@ def _link(record: Path, place: Path, prefix: Path, packages: Path, folder: Path)
             target = folder / source.relative_to(prefix)
         else:
             continue
-        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            if not _rewritten(source, target, prefix, folder) and not target.exists():
-                _hard_linked(source, target)
-        except FileNotFoundError:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with source.open("rb") as given, target.open("xb") as made:
+                if source.parent == prefix / "bin":
+                    # A script names its interpreter.
+                    first = given.readline()
+                    renamed = first.replace(os.fsencode(prefix), os.fsencode(folder))
+                    made.write(renamed if first.startswith(b"#!") else first)
+                    shutil.copyfileobj(given, made)
+                else:
+                    _fill(made, given)
+            shutil.copystat(source, target)
+        except (FileNotFoundError, FileExistsError):
             # Compiled files may have been removed; a module that is missing is missing in its own environment, too.
             continue
         except OSError as error:
-            raise CheckoutError(f"{source} cannot be linked to {target}: {error.strerror or error}") from None
+            raise CheckoutError(f"{source} cannot be copied to {target}: {error.strerror or error}") from None
 
 
-def _hard_linked(source: Path, target: Path) -> None:
+def _fill(made: IO[bytes], given: IO[bytes]) -> None:
+    """Copy a file; the kernel shares what is the same, where the file system can."""
     try:
-        os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        # Another file system, or one without hard links.
-        shutil.copy2(source, target)
-
-
-def _rewritten(source: Path, target: Path, prefix: Path, folder: Path) -> bool:
-    """Whether a file is a script that names its interpreter; it is then written to name the new one."""
-    if source.parent != prefix / "bin":
-        return False
-    data = source.read_bytes()
-    first, newline, rest = data.partition(b"\n")
-    if not first.startswith(b"#!") or os.fsencode(prefix) not in first:
-        return False
-    target.write_bytes(first.replace(os.fsencode(prefix), os.fsencode(folder)) + newline + rest)
-    shutil.copymode(source, target)
-    return True
+        while os.copy_file_range(given.fileno(), made.fileno(), 2**30):
+            pass
+    except (AttributeError, OSError):
+        shutil.copyfileobj(given, made)
 
 
 def _record(place: Path, name: str) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from pytest_perfdl.analysis.events.source_lines import FRAME
 from pytest_perfdl.bisect.history import Commit, History
 from pytest_perfdl.bisect.posterior import uniform
 from pytest_perfdl.model.python_source import function_bodies
-from pytest_perfdl.system.git import git
+from pytest_perfdl.system.git import content
 
 FUNCTION, FILE, DOCUMENTS = 20.0, 3.0, 0.1
 """Weight of a commit that changes a blamed function, another part of its file, and nothing but documents; else 1."""
@@ -95,8 +94,7 @@ def _functions(top: Path, commit: Commit, file: str) -> dict[tuple[str, str], li
     if commit.is_working_tree:
         path = top / file
         return function_bodies(path.read_bytes()) if path.is_file() else {}
-    text = git(top, "show", f"{commit.sha}:{file}")
-    return {} if text is None else function_bodies(os.fsencode(text))
+    return function_bodies(content(top, commit.sha, file) or b"")
 
 
 def _ends_with(file: str, end: str) -> bool:

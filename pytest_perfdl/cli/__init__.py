@@ -7,17 +7,14 @@ code`. Exit codes: 0 done, 1 regressed, 2 wrong usage or a file that cannot be u
 
 from __future__ import annotations
 
-import argparse
-import importlib
+import contextlib
+import signal
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_perfdl import __version__
-from pytest_perfdl.cli.common import Parser, say
-from pytest_perfdl.model.errors import PerfdlError
-from pytest_perfdl.model.visible import visible
+if TYPE_CHECKING:
+    import argparse
 
 
 class _Command(Protocol):
@@ -75,9 +72,33 @@ _BEYOND = {
 }
 
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of shells."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (by default the process's) and return the exit code."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
+    except KeyboardInterrupt:
+        # At any moment: while modules are imported, too, which is why this module imports next to nothing itself.
+        with contextlib.suppress(KeyboardInterrupt):
+            sys.stderr.write("perfdl: interrupted\n")
+        return INTERRUPTED
+    finally:
+        if arguments is None:
+            # Nothing is left to clean up: from here on Ctrl-C ends the process without a word.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _run(given: list[str]) -> int:
+    import argparse
+
+    from pytest_perfdl import __version__
+    from pytest_perfdl.cli.common import Parser, say
+    from pytest_perfdl.model.errors import PerfdlError
+    from pytest_perfdl.model.visible import visible
+
     # Each imports what it needs, so only the one that is meant is loaded, and all of them only to be listed.
     meant = given[0] if given and given[0] in _MODULES else None
     modules = {name: _load(name) for name in _MODULES if meant in (None, name)}
@@ -120,6 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _listed(summaries: Mapping[str, str]) -> str:
     """The subcommands in their groups, with an example of each."""
+    import textwrap
+
     lines: list[str] = []
     for title, group in _GROUPS.items():
         lines += ["", f"{title}:"] if lines else [f"{title}:"]
@@ -130,6 +153,8 @@ def _listed(summaries: Mapping[str, str]) -> str:
 
 
 def _load(name: str) -> _Command:
+    import importlib
+
     module: Any = importlib.import_module(f"pytest_perfdl.cli.{_MODULES[name]}")
     command: _Command = module
     return command

@@ -14,13 +14,13 @@ import hashlib
 import json
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl import __version__
+from pytest_perfdl.cli import INTERRUPTED
 from pytest_perfdl.cli.common import print_json, say, say_progress, seconds_above_0, shown, width
 from pytest_perfdl.cli.project import find_project
 from pytest_perfdl.model.errors import CommandError, PerfdlError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pytest_perfdl.bisect.child import Suite
     from pytest_perfdl.bisect.measurements import Measurement
 
-INTERRUPTED = 130
 _LIMIT = 0.015
 _OF_CHECKOUTS = ("--rootdir", "-c")
 """Options of pytest that every run in a checkout is given."""
@@ -278,6 +277,7 @@ def _log(arguments: argparse.Namespace, suite: Suite, tests: Path) -> tuple[Path
     """The file of the search, and what makes its measurements interchangeable."""
     from pytest_perfdl.bisect.history import working_tree_state
     from pytest_perfdl.workers.checkout import common_folder
+    from pytest_perfdl.workers.kept_checkouts import environment
 
     history = suite.history
     contents = hashlib.sha256()
@@ -295,6 +295,7 @@ def _log(arguments: argparse.Namespace, suite: Suite, tests: Path) -> tuple[Path
         "options": list(suite.options),
         "setup": suite.setup,
         "python": sys.executable,
+        "environment": hashlib.sha256(os.fsencode("\0".join(environment(suite.setup)))).hexdigest()[:16],
         "version": __version__,
     }
     if arguments.log is not None:
@@ -356,10 +357,10 @@ class _Lines:
 def _write(made: Path, output: Path) -> None:
     if not made.is_file():
         raise CommandError("the comparison with the parent left no report: try again without --out")
+    from pytest_perfdl.system.files import write_files
+
     try:
-        beside = output.with_name(f"{output.name}.perfdl.tmp")
-        shutil.copyfile(made, beside)
-        beside.replace(output)
+        write_files({output: made.read_bytes()})
     except OSError as error:
         raise CommandError(f"--out: {shown(output)} cannot be written: {error.strerror}") from error
     say_progress(f"report {shown(output)}\n")

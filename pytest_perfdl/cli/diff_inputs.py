@@ -35,7 +35,7 @@ from pytest_perfdl.model.record_json import from_json
 from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import MetricVerdict
-from pytest_perfdl.system.git import commit_of, git, top_of, trouble
+from pytest_perfdl.system.git import commit_of, content, names, top_of, trouble
 from pytest_perfdl.trace import Trace, read
 from pytest_perfdl.trace.annotations import step_annotations
 from pytest_perfdl.trace.contents import refusal_of
@@ -348,13 +348,11 @@ def _of_revision(source: str, folder: str) -> Sides:
         raise SourceError(f"{source} is not a file, a folder or a git revision{f' ({problem})' if problem else ''}")
     inside = (here / folder).resolve()
     where = inside.relative_to(top).as_posix() if inside.is_relative_to(top) else folder
-    listed = git(top, "ls-tree", "-r", "--name-only", "-z", commit, "--", where) or ""
     found: dict[Name, LoadedSide] = {}
-    for name in filter(None, listed.split("\0")):
+    for name in names(top, "ls-tree", "-r", "--name-only", "-z", commit, "--", where):
         if name.endswith(".json"):
-            text = git(top, "show", f"{commit}:{name}") or ""
             try:
-                found |= dict(_of_record(parse(text.encode()), source))
+                found |= dict(_of_record(parse(content(top, commit, name) or b""), source))
             except RecordError as error:
                 raise SourceError(f"{source}:{name} {error}") from error
     if not found:

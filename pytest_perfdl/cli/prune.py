@@ -24,7 +24,7 @@ from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.system.folders import delete_file
-from pytest_perfdl.system.git import git, top_of, trouble
+from pytest_perfdl.system.git import read, top_of, trouble
 from pytest_perfdl.workers.checkout import clear
 
 
@@ -199,7 +199,11 @@ def _defined(path: Path) -> set[str]:
 
 def _is_sparse(root: Path, file: str) -> bool:
     """Whether git has the file, and leaves it out of the working tree on purpose."""
-    return (git(root, "ls-files", "-t", "--", file) or "").startswith("S ")
+    if top_of(root) is None:
+        if said := trouble(root):
+            raise CommandError(f"git cannot tell whether {visible(file)} is excluded by git sparse-checkout: {said}")
+        return False
+    return read(root, "ls-files", "-t", "--", file).startswith("S ")
 
 
 def _delete(baseline: _Baseline, store: Store) -> None:

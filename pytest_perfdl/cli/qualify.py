@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_perfdl.cli import INTERRUPTED
 from pytest_perfdl.cli.common import say, say_json, say_progress, seconds_above_0, width
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.model.errors import CommandError, RunFailed
@@ -26,7 +27,6 @@ from pytest_perfdl.qualify.summary import FOUND, NOISE, TOGETHER, DetectionLimit
 from pytest_perfdl.report import layout
 from pytest_perfdl.stats.bounds import Rate
 
-INTERRUPTED = 130
 _OURS = (
     *("--perf-update", "--perf-inject", "--perf-isolate", "--no-perf"),
     *("--perf-json", "--perf-report", "--perf-fail-on", "--perf-traces", "--perf-dir"),

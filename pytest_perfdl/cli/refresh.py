@@ -87,11 +87,11 @@ def _measured(paths: Sequence[Path], text: str) -> dict[tuple[str, str], list[An
 def _not_in_git(root: Path, record: Record) -> str:
     """Why later runs could not measure the code of a record again; empty if its commit is there, or without git."""
     from pytest_perfdl.baseline.recorded_commit import having
-    from pytest_perfdl.system.git import commit_of, top_of
+    from pytest_perfdl.system.git import commit_of, top_of, trouble
 
     top = top_of(root)
     if top is None or record.code is None:
-        return ""
+        return trouble(root)
     commit = record.occasions[-1].commit
     if commit is None or commit_of(top, commit) is None:
         return f"this clone does not have the commit of the run ({(commit or 'unknown')[:9]}): run git fetch"

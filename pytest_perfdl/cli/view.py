@@ -14,6 +14,7 @@ import urllib.parse
 import webbrowser
 from pathlib import Path
 
+from pytest_perfdl.cli import INTERRUPTED
 from pytest_perfdl.cli.common import say
 from pytest_perfdl.model.errors import CommandError
 
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             server.serve_until_fetched()
         except KeyboardInterrupt:
             say("interrupted before Perfetto loaded the trace", error=True)
-            return 130
+            return INTERRUPTED
     return 0
 
 

@@ -13,14 +13,11 @@ from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import HistoryError, RecordError
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.results.history import SHORT
-from pytest_perfdl.system.git import blobs, commit_of, git, run_git, top_of, trouble
+from pytest_perfdl.system.git import LOG_SECONDS, blobs, commit_of, git, modified, names, read, top_of, trouble
 
 WORKING_TREE = "working tree"
 """What stands for the hash of a baseline that is not committed."""
-_COMMIT = re.compile(rb"\x1e(?=[0-9a-f]{40,64}\x1f)")
-_LITERAL = {"GIT_LITERAL_PATHSPECS": "1"}
-_SECONDS = 300
-"""Longest that git may take to list the commits of a large repository."""
+_COMMIT = re.compile(r"\x1e(?=[0-9a-f]{40,64}\x1f)")
 _GONE = re.compile(r"0+")
 """Hash of a file that a commit removed."""
 
@@ -85,19 +82,15 @@ def _versions(top: Path, place: str) -> list[_Version]:
     if commit_of(top, "HEAD") is None:
         # Nothing is committed yet.
         return []
-    done = run_git(
+    listed = read(
         top,
-        *("-c", "log.showSignature=false", "-c", "log.showRoot=true"),
         *("log", "--first-parent", "-m", "--reverse", "--raw", "--no-abbrev", "--no-renames", "-z"),
         *("--format=%x1e%H%x1f%aI%x1f%s", "HEAD", "--", place),
-        environment=_LITERAL,
-        seconds=_SECONDS,
+        seconds=LOG_SECONDS,
     )
-    if done is None or done.code != 0:
-        raise HistoryError(trouble(top) or f"git log of {place} failed, or took more than {_SECONDS} s")
     found = []
-    for block in _COMMIT.split(done.output):
-        head, *rest = (part.lstrip(b"\n").decode("utf-8", "surrogateescape") for part in block.split(b"\0"))
+    for block in _COMMIT.split(listed):
+        head, *rest = (part.lstrip("\n") for part in block.split("\0"))
         if "\x1f" not in head:
             continue
         commit, date, subject = head.split("\x1f", 2)
@@ -112,12 +105,12 @@ def _versions(top: Path, place: str) -> list[_Version]:
 
 def _uncommitted(top: Path, place: str, skip: Skip) -> Iterator[Measurement]:
     """Baselines whose files differ from those of HEAD, or that git does not know yet."""
-    known = [] if commit_of(top, "HEAD") else ["--cached"]
-    listed = [
-        git(top, "diff", "--name-only", "--no-renames", "-z", "HEAD", "--", place, environment=_LITERAL),
-        git(top, "ls-files", "--others", "--exclude-standard", "-z", *known, "--", place, environment=_LITERAL),
-    ]
-    for path in sorted({name for names in listed for name in (names or "").split("\0")}):
+    if commit_of(top, "HEAD"):
+        known, old = [], modified(top, "HEAD", place)
+    else:
+        known, old = ["--cached"], []
+    new = names(top, "ls-files", "--others", "--exclude-standard", "-z", *known, "--", place)
+    for path in sorted({*old, *new}):
         if not is_baseline(_inside(path, place)) or not (top / path).is_file():
             continue
         try:

@@ -8,7 +8,7 @@
     |   +-- HistoryError, WaiverError, ConstantsError, MissingConstant (MissingMachineConstant)
     |   +-- NotApplicable, CycleError
     +-- CommandError (ApiError), ReportError, ChromeTraceError, RunFailed
-    +-- CheckoutError, SideError (SideSkipped)
+    +-- CheckoutError (GitError), SideError (SideSkipped)
     |                               the baseline commit cannot be checked out or measured
     +-- WorkerError                 problems with worker processes
         +-- WorkerDied (TestAbsent), WorkerTimeout, StepsTooLong, ForkError, ChannelClosed, ChannelTimeout
@@ -173,6 +173,10 @@ class RunFailed(PerfdlError):
 
 class CheckoutError(PerfdlError):
     """A revision cannot be checked out or set up; the message is one line."""
+
+
+class GitError(CheckoutError):
+    """A git command failed; the message is one line with what git says."""
 
 
 class SideError(PerfdlError):

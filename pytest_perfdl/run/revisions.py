@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.baseline.code import contents, measured_code
+from pytest_perfdl.baseline.code import MeasuredCode, contents, measured_code
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.recorded_commit import BaselineCode, few, pair_of
 from pytest_perfdl.baseline.same import difference
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.measure.commands import CallInfo
-from pytest_perfdl.model.errors import BaselineError, CheckoutError
-from pytest_perfdl.model.record import Finding, Record
+from pytest_perfdl.model.errors import BaselineError, CheckoutError, GitError
+from pytest_perfdl.model.record import Code, Finding, Record
 from pytest_perfdl.model.units import some
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.system.git import commit_of, git, top_of, tree_of, trouble
@@ -77,14 +77,18 @@ class Revisions:
         installed = self._elsewhere(loaded, None)
         copies = [] if installed is None else installed.counterparts
         names = [place.relative_to(self.top).as_posix() for place in copies if place.is_relative_to(self.top)]
-        found = measured_code(
-            self.top,
-            (*loaded.files, *names),
-            loaded.packages,
-            without=[self._config.rootpath / folder for folder in self._left_out],
-            commit=self.commit,
-            since_ns=self._began,
-        )
+        found, why = MeasuredCode(Code({})), ""
+        try:
+            found = measured_code(
+                self.top,
+                (*loaded.files, *names),
+                loaded.packages,
+                without=[self._config.rootpath / folder for folder in self._left_out],
+                commit=self.commit,
+                since_ns=self._began,
+            )
+        except GitError as error:
+            why = str(error)
         if installed is not None and not installed.is_the_same:
             why = (
                 f"the test imported {installed.names_and_path}, not the code in this repository (to fix: pip install "
@@ -93,7 +97,7 @@ class Revisions:
         elif found.changed:
             why = f"the code changed during the measurement ({some(found.changed)})"
         elif not found.code.files:
-            why = trouble(self._config.rootpath) or "git cannot read the repository"
+            why = why or trouble(self._config.rootpath) or "git cannot read the repository"
         else:
             self._recorded.update(found.code.files)
             return replace(record, code=found.code)
@@ -110,7 +114,10 @@ class Revisions:
                 f"{_NEVER_PAIRED}: {self._config.rootpath} is not in a git repository. To enable paired rounds: git "
                 "init, record again (pytest --perf-update=all), then git add . and git commit"
             )
-        there = contents(self.top, self.commit, sorted(self._recorded)) if self.commit else {}
+        try:
+            there = contents(self.top, self.commit, sorted(self._recorded)) if self.commit else {}
+        except GitError as error:
+            return f"{_NEVER_PAIRED}: {error}"
         names = [name for name, found in sorted(self._recorded.items()) if not there.get(name, "").startswith(found)]
         if not names:
             return ""
@@ -150,7 +157,13 @@ class Revisions:
         """Whether a test need not be measured: `--perf-skip-same`, and same code and environment as its baseline."""
         if not self._settings.skip_same or self.top is None or base is None or base.key.slug != info.key.slug:
             return False
-        return not difference(base, self.top, test.item.path, test_hash=test.hash, plan=test.plan, context=info.context)
+        try:
+            return not difference(
+                base, self.top, test.item.path, test_hash=test.hash, plan=test.plan, context=info.context
+            )
+        except GitError:
+            # Nobody knows, so the test is measured.
+            return False
 
     def not_as_recorded(self, base: Record, loaded: Origins, checkout: Checkout) -> str:
         """A line about files of the baseline commit that differ from the recorded ones; empty if there are none.
@@ -199,16 +212,19 @@ class Revisions:
 
         Of equivalent commits, one that other tests of the run can use too, or that is already checked out.
         """
-        if self._prefer is None:
-            self._prefer = self._shared(own.key.slug if own is not None else "")
-        return pair_of(
-            own,
-            others,
-            lambda record: self._store.path(record.test, record.key.slug),
-            self._config.rootpath,
-            self._left_out,
-            prefer=self._prefer,
-        )
+        try:
+            if self._prefer is None:
+                self._prefer = self._shared(own.key.slug if own is not None else "")
+            return pair_of(
+                own,
+                others,
+                lambda record: self._store.path(record.test, record.key.slug),
+                self._config.rootpath,
+                self._left_out,
+                prefer=self._prefer,
+            )
+        except GitError as error:
+            return BaselineCode(None, str(error))
 
     def _shared(self, slug: str) -> tuple[str, ...]:
         """As few commits as possible with the code of all tests' baselines, preferably of this machine ID."""

@@ -228,8 +228,7 @@ def _end(node: ast.stmt | ast.expr) -> int:
 
 def _changed_hunks(file: str, function: _Function, top: Path, commit: str) -> list[list[_Line]]:
     """The hunks that touch a function, cut to it."""
-    options = ("--no-color", "--no-ext-diff", "--no-textconv", f"--unified={CONTEXT}")
-    diff = git(top, "diff", *options, commit, "--", f":(top,literal){file}") or ""
+    diff = git(top, "diff-index", "--patch", "--text", f"--unified={CONTEXT}", commit, "--", file) or ""
     own = ([line for line in hunk if _belongs(line, function)] for hunk in _hunks(diff))
     return [hunk for hunk in own if any(line.sign != " " for line in hunk)]
 

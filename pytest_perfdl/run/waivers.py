@@ -12,11 +12,13 @@ import pytest
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.waivers import LIMIT, parse, read
 from pytest_perfdl.model import waivers
-from pytest_perfdl.model.errors import WaiverError
+from pytest_perfdl.model.errors import GitError, WaiverError
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.run import WaiverFile
-from pytest_perfdl.system.git import commit_of, git, run_git
+from pytest_perfdl.system.git import commit_of, content, git, trouble
+
+_UNKNOWN = "it is unknown which waivers the current change adds"
 
 
 def resolve(root: Path, settings: Settings, environ: Mapping[str, str] = os.environ) -> WaiverFile:
@@ -39,7 +41,10 @@ def resolve(root: Path, settings: Settings, environ: Mapping[str, str] = os.envi
     base, unknown = _base(root, settings.against, environ)
     if base is None:
         return WaiverFile(settings.waivers, found, doubt=unknown)
-    before = {each.content for each in _committed(root, base, settings.waivers)}
+    try:
+        before = {each.content for each in _committed(root, base, settings.waivers)}
+    except GitError as error:
+        return WaiverFile(settings.waivers, found, doubt=f"{_UNKNOWN}, because {error}")
     return WaiverFile(settings.waivers, tuple(replace(each, added=each.content not in before) for each in found))
 
 
@@ -47,7 +52,8 @@ def _base(root: Path, against: str | None, environ: Mapping[str, str]) -> tuple[
     """The commit before the current change, or why it is not known; both are empty outside of git."""
     head = commit_of(root, "HEAD")
     if head is None:
-        return None, ""
+        said = trouble(root)
+        return None, f"{_UNKNOWN}, because git failed: {said}" if said else ""
     target = environ.get("GITHUB_BASE_REF", "")
     wanted = [against] if against is not None else [f"refs/remotes/origin/{target}", f"refs/heads/{target}"]
     if against is None and not target:
@@ -57,23 +63,14 @@ def _base(root: Path, against: str | None, environ: Mapping[str, str]) -> tuple[
         if base := git(root, "merge-base", head, commit):
             return base, ""
     name = visible(against if against is not None else target)[:100]
-    return None, (
-        f"it is unknown which waivers the current change adds, because git has no common commit with {name}: fetch the "
-        "whole history (fetch-depth: 0)"
-    )
+    return None, (f"{_UNKNOWN}, because git has no common commit with {name}: fetch the whole history (fetch-depth: 0)")
 
 
 def _committed(root: Path, commit: str, name: str) -> tuple[Waiver, ...]:
     """The waivers at a commit; none where the file does not exist there, or is invalid."""
-    place = f"{commit}:./{Path(name).as_posix()}"
-    size = git(root, "cat-file", "-s", place)
-    if size is None or not size.isdigit() or int(size) > LIMIT:
-        return ()
-    done = run_git(root, "cat-file", "blob", place)
-    if done is None or done.code != 0:
-        return ()
+    data = content(root, commit, Path(name).as_posix(), LIMIT)
     try:
-        return parse(done.output, name)
+        return () if data is None else parse(data, name)
     except WaiverError:
         return ()
 

@@ -24,9 +24,10 @@ from typing import Any
 
 from pytest_perfdl.model.errors import CheckoutError
 from pytest_perfdl.model.secrets import without_secrets
+from pytest_perfdl.model.units import some
 from pytest_perfdl.system import folders, processes
 from pytest_perfdl.system.folders import Folder
-from pytest_perfdl.system.git import environment_apart, run_git
+from pytest_perfdl.system.git import environment_apart, run_git, said, trouble
 from pytest_perfdl.system.processes import Finished
 from pytest_perfdl.workers import kept_checkouts
 from pytest_perfdl.workers.interpreter import Interpreter
@@ -36,6 +37,10 @@ GIT_SECONDS = 30.0
 _OURS = "perfdl"
 """Folder within the git folder."""
 _PURPOSE = "checkout"
+_FILTER = (
+    "install what the filter of these files runs (Git LFS: git lfs install), and fetch their content (git lfs fetch "
+    "origin {})"
+)
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -193,7 +198,7 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
     started = time.monotonic()
     common = common_folder(working_tree)
     if common is None:
-        raise CheckoutError("the project is not in a git repository")
+        raise CheckoutError(trouble(working_tree) or "the project is not in a git repository")
     name = working_tree.name or "repository"
     try:
         wanted = _identity(working_tree, commit, name, setup)
@@ -203,14 +208,21 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
     root = folder.path / name
     keep = folder.path.name.endswith(wanted)
     try:
-        is_kept = kept_checkouts.restored(folder, root, commit, _git)
+        is_kept = kept_checkouts.restored(folder, root, commit, _git) and not _pointers(root, working_tree)
         if not is_kept:
             _deregister(common, folder)
             done = _git(working_tree, "worktree", "add", "--detach", "--force", str(root), commit, seconds=seconds)
             if done.code:
-                raise CheckoutError(f"git failed to check out {commit[:12]}: {_last_line(done.errors)}")
+                what = f"git failed to check out {commit[:12]}: {_last_line(done.errors)}"
+                raise CheckoutError(f"{what}: {_FILTER.format(commit[:12])}" if b"filter" in done.errors else what)
             if setup:
                 _set_up(root, setup, seconds)
+            if pointers := _pointers(root, working_tree):
+                raise CheckoutError(
+                    f"git checked out {commit[:12]} without the content of files in Git LFS that the working tree has "
+                    f"({some(pointers)}): run git lfs fetch origin {commit[:12]} with GIT_LFS_SKIP_SMUDGE unset, or "
+                    "git lfs pull in perf_against_setup"
+                )
             if keep:
                 kept_checkouts.note(folder, root, commit, _git)
         folder.use()
@@ -230,11 +242,32 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
             _remove_if_empty(common)
 
 
+def _pointers(root: Path, working_tree: Path) -> list[str]:
+    """Files in Git LFS that a checkout has without their content, which the working tree has: no code, other data."""
+    listed = _git(root, "ls-files", "-z", "--", ":(attr:filter=lfs)", environment={"GIT_LITERAL_PATHSPECS": "0"})
+    names = [os.fsdecode(name) for name in listed.output.split(b"\0") if name]
+    return [name for name in names if _is_pointer(root / name) and not _is_pointer(working_tree / name, absent=True)]
+
+
+def _is_pointer(file: Path, *, absent: bool = False) -> bool:
+    """Whether a file is what Git LFS has in commits: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md."""
+    try:
+        return file.lstat().st_size < 1024 and file.read_bytes().startswith(b"version https://git-lfs.github.com/spec/")
+    except OSError:
+        return absent
+
+
 def _identity(working_tree: Path, commit: str, name: str, setup: str) -> str:
     """What a checkout is known by again: the tree's hash, what builds it, and what that may depend on."""
-    done = _git(working_tree, "rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}")
-    parts = [done.output.decode().strip(), name, setup, *(kept_checkouts.environment() if setup else ())]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    done = _git(working_tree, "rev-parse", "--verify", f"{commit}^{{tree}}")
+    if done.code:
+        raise CheckoutError(f"git failed to check out {commit[:12]}: {said(done)}")
+    # A filter writes what the commit does not have.
+    filters = os.fsdecode(_git(working_tree, "config", "--get-regexp", r"^filter\.").output)
+    skips = os.environ.get("GIT_LFS_SKIP_SMUDGE", "")
+    made_in = kept_checkouts.environment(setup) if setup else ()
+    parts = [done.output.decode().strip(), name, setup, filters, skips, *made_in]
+    return hashlib.sha256(os.fsencode("\0".join(parts))).hexdigest()[:16]
 
 
 def sweep(working_tree: Path) -> None:
@@ -315,15 +348,17 @@ def _set_up(root: Path, command: str, seconds: float) -> None:
         raise CheckoutError(f"perf_against_setup failed with exit code {done.code}: {said}")
 
 
-def _git(folder: Path, *arguments: str, seconds: float = GIT_SECONDS) -> Finished:
-    """Run git, without hooks and without what belongs to a commit in progress.
+def _git(
+    folder: Path, *arguments: str, seconds: float = GIT_SECONDS, environment: Mapping[str, str] | None = None
+) -> Finished:
+    """Run git without what belongs to a commit in progress.
 
     Raises
     ------
     CheckoutError
         When it does not end.
     """
-    done = run_git(folder, "-c", "core.hooksPath=/dev/null", *arguments, apart=True, seconds=seconds)
+    done = run_git(folder, *arguments, environment=environment, apart=True, seconds=seconds)
     if done is None:
         raise CheckoutError(f"git {arguments[0]} did not finish within {seconds:g} s")
     return done

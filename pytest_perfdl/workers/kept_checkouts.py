@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +18,10 @@ from pathlib import Path
 import msgspec
 
 from pytest_perfdl.model import untrusted_files
+from pytest_perfdl.model.errors import CheckoutError
+from pytest_perfdl.system.files import write_files
 from pytest_perfdl.system.folders import Folder
+from pytest_perfdl.system.git import said
 from pytest_perfdl.system.processes import Finished
 
 MOST = 5
@@ -26,18 +31,13 @@ MOST_BYTES = 4 * 2**30
 _NOTE = "perfdl-kept.json"
 _LIMIT = 2**26
 _CACHES = ("__pycache__", ".pytest_cache")
-_BUILDING = (
-    "CC",
-    "CXX",
-    "CFLAGS",
-    "CXXFLAGS",
-    "CPPFLAGS",
-    "LDFLAGS",
-    "CMAKE_ARGS",
-    "CUDA_HOME",
-    "TORCH_CUDA_ARCH_LIST",
+_BUILDING = re.compile(
+    r"(?:ARCH|C|CXX|CPP|LD|NVCC|RUST|CUDA)FLAGS|CC|CXX|CPP|LD|AR|NVCC|CUDACXX|CUDAARCHS|MACOSX_DEPLOYMENT_TARGET|"
+    r"(?:C_INCLUDE_|CPLUS_INCLUDE_|C|LIBRARY_|LD_LIBRARY_|PKG_CONFIG_)PATH|(?:CUDA|CUDNN|HIP|ROCM)_(?:HOME|PATH)|"
+    r"TORCH_CUDA_ARCH_LIST|PYTORCH_ROCM_ARCH|(?:CMAKE|FORCE|SETUPTOOLS|SKBUILD|USE)_\w+"
 )
-"""Environment variables that builds heed."""
+"""Names of environment variables that builds heed."""
+_COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "nvcc", "hipcc", "rustc", "ld", "cmake", "ninja")
 
 Git = Callable[..., Finished]
 
@@ -49,10 +49,25 @@ class _Note(msgspec.Struct):
     """Files that the setup made, changed or deleted: size and time of change."""
 
 
-def environment() -> Iterator[str]:
-    """What the products of a build depend on: Python, the platform, installed distributions, settings of compilers."""
+def environment(setup: str = "") -> Iterator[str]:
+    """What the products of a build depend on: Python, the platform, installed distributions, compilers, their settings.
+
+    Parameters
+    ----------
+    setup
+        The command that builds: the variables that it names count, too.
+    """
     yield from (sys.version, sys.executable, platform.machine(), "-".join(platform.libc_ver()))
-    yield from (f"{name}={os.environ.get(name, '')}" for name in _BUILDING)
+    named = {*re.findall(r"\w+", setup)}
+    yield from sorted(
+        f"{name}={value}" for name, value in os.environ.items() if name in named or _BUILDING.fullmatch(name)
+    )
+    chosen = (words[0] for name in ("CC", "CXX", "NVCC") if (words := os.environ.get(name, "").split()))
+    for program in dict.fromkeys((*chosen, *_COMPILERS)):
+        # Another version is another file: asking each for its version would take a while.
+        if (place := shutil.which(program)) is not None:
+            found = Path(place).resolve()
+            yield f"{program} {found} {_stat(found)}"
     installed = set()
     for folder in filter(os.path.isdir, sys.path):
         # A folder's name holds the version: reading each distribution's metadata would take a while.
@@ -64,9 +79,7 @@ def note(folder: Folder, root: Path, commit: str, git: Git) -> None:
     """Note that a checkout is whole, and what its setup made of it."""
     made = {name: _stat(root / name) for name in (*_unknown(root, git), *_changed(root, git))}
     text = msgspec.json.encode(_Note(commit, sum(map(_size, _files(root))), made))
-    beside = folder.path / f"{_NOTE}.new"
-    beside.write_bytes(text)
-    beside.replace(folder.path / _NOTE)
+    write_files({folder.path / _NOTE: text})
 
 
 def restored(folder: Folder, root: Path, commit: str, git: Git) -> bool:
@@ -83,7 +96,7 @@ def restored(folder: Folder, root: Path, commit: str, git: Git) -> bool:
         return False
     wrong = [name for name in _changed(root, git) if name not in there.made]
     if wrong:
-        git(root, "--literal-pathspecs", "checkout", "--quiet", "--force", "HEAD", "--", *wrong)
+        git(root, "checkout", "--quiet", "--force", "HEAD", "--", *wrong)
     if not there.made.keys() >= set(_changed(root, git)):
         return False
     if any(_stat(root / name) != stat for name, stat in there.made.items()):
@@ -141,17 +154,20 @@ def _top(root: Path, git: Git) -> Path | None:
 def _changed(root: Path, git: Git) -> list[str]:
     """Files of the commit that are changed or gone, and submodules in which some are."""
     git(root, "update-index", "-q", "--refresh")
-    return _names(git(root, "diff-index", "-z", "--name-only", "HEAD").output)
+    return _names(git(root, "diff-index", "-z", "--name-only", "HEAD"))
 
 
 def _unknown(root: Path, git: Git) -> list[str]:
     """Files that git does not have, ignored or not; of a repository within only its folder. Caches do not count."""
-    names = _names(git(root, "ls-files", "--others", "-z").output)
+    names = _names(git(root, "ls-files", "--others", "-z"))
     return [name for name in names if not {*_CACHES}.intersection(name.split("/"))]
 
 
-def _names(listed: bytes) -> list[str]:
-    return [os.fsdecode(name) for name in listed.split(b"\0") if name]
+def _names(done: Finished) -> list[str]:
+    if done.code:
+        # That nothing is listed does not mean that there is nothing.
+        raise CheckoutError(f"git cannot list the files of the checkout: {said(done)}")
+    return [os.fsdecode(name) for name in done.output.split(b"\0") if name]
 
 
 def _stat(path: Path) -> tuple[int, int]:

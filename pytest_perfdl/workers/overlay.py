@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_perfdl.model.errors import CheckoutError
+from pytest_perfdl.system.files import replacing
 from pytest_perfdl.workers.checkout import Checkout
 
 
@@ -39,11 +40,11 @@ def overlay(checkout: Checkout, files: Iterable[Path]) -> None:
                 f"perf_against_tests = head: {file} cannot be replaced, because it is a link to {target} in the "
                 "baseline commit, outside the checkout"
             )
-        beside = target.with_name(f"{target.name}.perfdl.tmp")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, beside)
-            beside.replace(target)
+            with file.open("rb") as given, replacing(target) as made:
+                shutil.copyfileobj(given, made)
+            shutil.copystat(file, target)
         except OSError as error:
             raise CheckoutError(
                 f"perf_against_tests = head: cannot copy {file} to the baseline checkout: {error.strerror or error}"

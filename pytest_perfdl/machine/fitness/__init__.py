@@ -106,7 +106,7 @@ def _machine(place: Place) -> Iterator[_Check]:
     yield "environment", lambda: software.variables(here)
     yield "tracer", lambda: software.tracer(root, active_tracer())
     yield "Python", lambda: software.python_build(platform.python_version(), sysconfig.get_config_vars())
-    yield "git", lambda: software.history(place.run, place.project)
+    yield "git", lambda: software.history(place.project)
 
 
 def _now(place: Place, before: load.Sample, after: load.Sample) -> Iterator[_Check]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pytest_perfdl.machine.fitness.finding import Level, MachineFinding, Runner, counted, fields, read
+from pytest_perfdl.machine.fitness.finding import Level, MachineFinding, counted, fields, read
 from pytest_perfdl.machine.known_problems import CUPTI, installed_versions, known_problems
+from pytest_perfdl.system.git import git, trouble
 
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _THREADING = (
@@ -125,21 +127,20 @@ def versions(installed: Callable[[str], str | None], device: bool) -> Sequence[M
     return found or [MachineFinding("ok", "versions", f"{text}: no known problems")]
 
 
-def history(run: Runner, project: Path) -> Sequence[MachineFinding]:
+def history(project: Path) -> Sequence[MachineFinding]:
     """Whether git has the baseline commits."""
-    inside = run(["git", "-C", str(project), "rev-parse", "--is-shallow-repository"])
     why = "without the baseline commit there are no paired rounds, and limits are wider (10%)"
-    if inside is None:
+    if shutil.which("git") is None:
         return [MachineFinding("warn", "git", "git is not installed", why, "install git")]
-    if inside.code != 0 and "not a git repository" not in inside.text:
-        said = (inside.text or "no output").splitlines()[0]
+    if said := trouble(project):
         return [MachineFinding("warn", "git", f"git failed: {said}", why, "git status")]
-    if inside.code != 0:
+    shallow = git(project, "rev-parse", "--is-shallow-repository")
+    if shallow is None:
         return [MachineFinding("warn", "git", "not in a git repository", why, "git init, and commit the baselines")]
-    if inside.text == "true":
+    if shallow == "true":
         do = "git fetch --unshallow (GitHub Actions: fetch-depth: 0 for actions/checkout)"
         return [MachineFinding("warn", "git", "shallow clone", why, do)]
-    commits = run(["git", "-C", str(project), "rev-list", "--count", "HEAD"])
-    if commits is None or commits.code != 0:
+    commits = git(project, "rev-list", "--count", "HEAD")
+    if commits is None:
         return [MachineFinding("warn", "git", "repository without commits", why, "git commit")]
-    return [MachineFinding("ok", "git", f"full history, {counted(int(commits.text), 'commit')}")]
+    return [MachineFinding("ok", "git", f"full history, {counted(int(commits), 'commit')}")]

@@ -323,6 +323,33 @@ def test_a_submodule_counts_by_its_commit(repository, tmp_path):
     assert repository.code(base).commit == added
 
 
+@pytest.mark.parametrize("name", ["lib.py", "new.py"])
+def test_a_submodule_whose_files_are_not_its_commit_s_is_not_taken_for_it(repository, tmp_path, name):
+    library = Repository(tmp_path / "library")
+    library.write("lib.py", "a = 1\n")
+    library.write("other.py", "a = 1\n")
+    library.commit()
+    repository.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library.root), "lib")
+    used = ("code.py", "lib/lib.py", f"lib/{name}")
+    repository.write("lib/other.py", "a = 2\n")
+    if name == "lib.py":
+        assert repository.measured(*used).code.is_complete
+    repository.write(f"lib/{name}", "a = 2\n")
+    found = repository.measured(*used).code
+    assert "lib" not in found.files
+    assert not found.is_complete
+
+
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_a_file_that_git_was_told_not_to_look_at_is_hashed(repository, flag):
+    before = repository.measured().code.files["code.py"]
+    repository.git("update-index", flag, "code.py")
+    assert repository.measured().code.files["code.py"] == before
+    repository.write("code.py", "edited = 1\n")
+    assert repository.measured().code.files["code.py"] == hashes(repository.root, ["code.py"])["code.py"] != before
+    assert present(repository.root, ["code.py"])["code.py"] != before
+
+
 def test_a_shallow_clone_says_what_it_needs(repository, tmp_path):
     base = repository.recorded()
     for number in range(3):

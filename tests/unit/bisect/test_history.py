@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 
+from pytest_perfdl.bisect import history
 from pytest_perfdl.bisect.history import WORKING_TREE, read_history, undone, working_tree_state
 from pytest_perfdl.bisect.prior import Blamed, prior_of
 from pytest_perfdl.model.errors import HistoryError
@@ -60,6 +61,63 @@ def test_without_a_bad_end_uncommitted_changes_are_the_last_commit(repository):
     assert working_tree_state(repository) != state
     (note,) = read_history(repository, "HEAD~1", "HEAD").notes
     assert "not measured" in note
+
+
+def _new(root):
+    (root / "new.py").write_text("return 1\n")
+
+
+def _changed(root):
+    (root / "model.py").write_text("return 1\n")
+
+
+def _ignored(root):
+    (root / ".gitignore").write_text("*.so\n")
+    (root / "fast.so").write_text("return 1\n")
+
+
+def _assumed_unchanged(root):
+    git(root, "update-index", "--assume-unchanged", "model.py")
+
+
+def _in_submodule(root):
+    inner = root.parent / "inner"
+    inner.mkdir()
+    git(inner, "init", "--quiet")
+    commit(inner, "inner", inner="1")
+    git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner), "sub")
+
+
+def _inside(root):
+    (root / "inside").mkdir()
+    git(root / "inside", "init", "--quiet")
+    (root / "inside" / "new.py").write_text("return 1\n")
+
+
+@pytest.mark.parametrize(
+    "prepare, name",
+    [
+        (_new, "new.py"), (_changed, "model.py"), (_ignored, "fast.so"), (_assumed_unchanged, "model.py"),
+        (_in_submodule, "sub/inner.py"), (_in_submodule, "sub/new.py"), (_inside, "inside/new.py"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("most", [2**20, 0], ids=["content", "large"])
+def test_the_state_of_the_working_tree_is_that_of_its_contents(repository, monkeypatch, prepare, name, most):
+    monkeypatch.setattr(history, "MOST_BYTES", most)
+    # Of difftastic and others: prints the same whatever changes.
+    git(repository, "config", "diff.external", "true")
+    prepare(repository)
+    states = [working_tree_state(repository)]
+    for text in ("return sum(range(10**7))\n", "return sum(range(10**8))\n"):
+        (repository / name).write_text(text)
+        states.append(working_tree_state(repository))
+    assert len({*states}) == 3
+    # Of what is no code of its own, and of reading alone, it is the same.
+    (repository / "__pycache__").mkdir()
+    (repository / "__pycache__" / "new.pyc").write_text("")
+    (repository / ".git" / "info" / "exclude").write_text("*.log\n__pycache__\n")
+    (repository / "made.log").write_text("")
+    assert working_tree_state(repository) == states[-1]
 
 
 def test_a_merge_is_one_commit_with_all_that_it_brings(repository):

@@ -1,5 +1,6 @@
 """Environments mixed of two real ones."""
 
+import os
 import subprocess
 import venv
 
@@ -49,9 +50,6 @@ def test_a_mixture_has_what_was_chosen_of_the_new_one(environments, tmp_path):
     assert list(differences(environments.old, describe(str(mixed)))) == ["added", "fast", "gone"]
     assert list(differences(describe(str(mixed)), environments.new)) == ["same-version"]
     assert imported(mixed, "fast.x, same_version.x, equal.NAME", "fast", "same_version", "equal") == "2 1 equal"
-    # Linked, not copied: torch has gigabytes.
-    source = next((tmp_path / "mixed").glob("lib/python*/site-packages/fast.py"))
-    assert source.stat().st_nlink == 2
 
 
 @pytest.mark.parametrize("chosen", [(), ("added", "fast", "gone", "same-version")])
@@ -77,6 +75,48 @@ def test_scripts_run_the_mixture_and_editable_installations_lead_to_their_source
 
     said = subprocess.run([mixed.with_name("tool")], capture_output=True, text=True, check=True).stdout
     assert said.split() == [str(tmp_path / "mixed"), "7"]
+
+
+def _state(folder):
+    """Everything in an environment: the content of files, where links lead."""
+    paths = sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+    return {
+        path: (oct(path.lstat().st_mode), path.readlink() if path.is_symlink() else path.read_bytes())
+        for path in paths
+        if path.is_symlink() or path.is_file()
+    }
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["in-kernel", "read-and-written"])
+@pytest.mark.parametrize("chosen", [(), ("fasttool",), ("fasttool2",), ("fasttool", "fasttool2")])
+def test_nothing_of_the_two_environments_is_written_through_a_mixture(tmp_path, monkeypatch, chosen, shared):
+    if not shared:
+        monkeypatch.delattr(os, "copy_file_range", raising=False)
+    old, new = environment(tmp_path / "old", bare=True), environment(tmp_path / "new", bare=True)
+    for python, name, tool in ((old, "fasttool", b"\x7fELF"), (new, "fasttool2", f"#!{new}\n".encode())):
+        root = python.parent.parent
+        (packages,) = root.glob("lib/python*/site-packages")
+        install(packages, name, "1.0", "import pathlib\npathlib.Path(__file__).with_name('data.txt').write_text('2')")
+        (packages / "data.txt").write_text("1")
+        (root / "bin" / "tool").write_bytes(tool)
+        with (packages / f"{name}-1.0.dist-info" / "RECORD").open("a") as record:
+            # The interpreter is a link to one that belongs to nobody's environment.
+            record.write("data.txt,,\n../../../bin/tool,,\n../../../bin/python,,\n")
+    before = _state(tmp_path / "old"), _state(tmp_path / "new"), old.resolve().stat().st_mtime_ns
+    mixed = Environments(describe(str(old)), describe(str(new))).mix(frozenset(chosen), tmp_path / "mixed")
+    # Packages write into their own files, in place.
+    for path in (tmp_path / "mixed").rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            assert path.stat().st_nlink == 1
+            with path.open("r+b") as file:
+                file.write(b"#")
+    assert (_state(tmp_path / "old"), _state(tmp_path / "new"), old.resolve().stat().st_mtime_ns) == before
+    tools = {(): b"#", ("fasttool",): None, ("fasttool2",): b"#", ("fasttool", "fasttool2"): b"#"}[chosen]
+    tool = tmp_path / "mixed" / "bin" / "tool"
+    assert (tool.read_bytes()[:1] if tool.exists() else None) == tools
+    # Where both have the file, that of the new environment stays.
+    if "fasttool2" in chosen:
+        assert tool.read_bytes() == b"#" + f"!{mixed}\n".encode()
 
 
 def test_a_distribution_without_a_list_of_files_is_installed_or_says_why_not(tmp_path):

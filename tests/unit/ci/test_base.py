@@ -119,3 +119,41 @@ def test_histories_without_a_common_commit_are_one_line(hosted, tmp_path):
     commit(folder, "of its own")
     with pytest.raises(CommandError, match="HEAD and origin/main have no common commit"):
         find(folder, Base("branch", "main"))
+
+
+@pytest.mark.parametrize("kind", ["revision", "branch"])
+def test_a_name_is_no_option_and_no_refspec(kind, hosted, tmp_path):
+    # `--upload-pack` is run for a repository on the same disk.
+    folder, ran = tmp_path / "job", tmp_path / "ran"
+    git(tmp_path, "clone", "--quiet", str(hosted.folder), str(folder))
+    before = git(folder, "for-each-ref")
+    option = f"--upload-pack=touch${{IFS}}{ran};git-upload-pack"
+    for text in (
+        option,
+        "main:demo",
+        "+main:demo",
+        "+refs/heads/*:refs/heads/*",
+        "^main",
+        "main\0",
+        "a..b",
+        "-",
+        "a b",
+    ):
+        for prefix in ("", "origin/", "origin/origin/", "refs/heads/"):
+            with pytest.raises(CommandError) as refused:
+                find(folder, Base(kind, prefix + text))
+            assert len(str(refused.value).splitlines()) == 1
+            assert git(folder, "for-each-ref") == before
+            assert not ran.exists()
+
+
+def test_what_git_refuses_is_said_in_its_own_words(hosted, tmp_path, monkeypatch):
+    folder = hosted.checkout(tmp_path / "job", "refs/heads/feature")
+    # As if the folder were another user's.
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(CommandError) as refused:
+        find(folder, Base("branch"))
+    assert str(refused.value) == (
+        f"there is no commit to compare: detected dubious ownership in repository at '{folder}': "
+        f"git config --global --add safe.directory {folder}"
+    )

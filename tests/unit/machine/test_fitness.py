@@ -397,43 +397,33 @@ def test_versions_known_to_be_bad(packages, device_here, effects):
     assert bad or level(findings) == ("ok" if packages else "note")
 
 
-def answers(**texts):
-    """A runner that answers by the last word of a command."""
-    return lambda command: texts.get(command[-1].strip("-").replace("-", "_"))
-
-
-@pytest.mark.parametrize(
-    "run_, expected, found",
-    [
-        (lambda command: None, "warn", "git is not installed"),
-        (lambda command: Answer(128, "fatal: not a git repository"), "warn", "not in a git repository"),
-        (lambda command: Answer(128, "fatal: dubious\nmore"), "warn", "git failed: fatal: dubious"),
-        (lambda command: Answer(None, ""), "warn", "git failed: no output"),
-        (answers(is_shallow_repository=Answer(0, "true")), "warn", "shallow clone"),
-        (
-            answers(is_shallow_repository=Answer(0, "false"), HEAD=Answer(128, "")),
-            "warn",
-            "repository without commits",
-        ),
-        (
-            answers(is_shallow_repository=Answer(0, "false"), HEAD=Answer(0, "12")),
-            "ok",
-            "full history, 12 commits",
-        ),
-    ],
-    ids=["no-git", "no-repository", "refused", "silent", "shallow", "empty", "whole"],
-)
-def test_history(run_, expected, found, tmp_path):
-    finding = one(software.history(run_, tmp_path))
-    assert (finding.level, finding.found) == (expected, found)
-    assert ("fetch-depth: 0" in finding.do) == (found == "shallow clone")
-
-
 def test_history_of_a_real_repository(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert one(software.history(run, tmp_path)).found == "not in a git repository"
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    assert one(software.history(run, tmp_path)).found == "repository without commits"
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    # What git says is looked at, whatever the language of the user.
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+
+    def found(folder):
+        (finding,) = software.history(folder)
+        assert ("fetch-depth: 0" in finding.do) == (finding.found == "shallow clone")
+        return finding.level, finding.found
+
+    project = tmp_path / "project"
+    project.mkdir()
+    assert found(project) == ("warn", "not in a git repository")
+    git = ("git", "-C", str(project), "-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert found(project) == ("warn", "repository without commits")
+    for number in range(2):
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", str(number)], check=True)
+    assert found(project) == ("ok", "full history, 2 commits")
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{project}", str(tmp_path / "shallow")], check=True)
+    assert found(tmp_path / "shallow") == ("warn", "shallow clone")
+    (project / ".git" / "config").write_text("[core\n")
+    level, said = found(project)
+    assert level == "warn"
+    assert said.startswith("git failed: bad config line 1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert found(project) == ("warn", "git is not installed")
 
 
 def test_programs_that_are_missing_or_slow(monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.model.errors import CheckoutError
+from pytest_perfdl.system.git import environment_apart
 from pytest_perfdl.workers import checkout as checkout_module
 from pytest_perfdl.workers.checkout import Checkout, checked_out, clear, is_installed, kept_commits, sweep
 from pytest_perfdl.workers.origins import origins
@@ -147,7 +148,80 @@ def test_what_git_could_not_forget_at_the_end_the_next_sweep_makes_it_forget(rep
     assert state(repository) == before
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4\n"
+REAL = "sed s/version.*/real/"
+"""As Git LFS's, a filter that writes other content than commits have."""
+
+
+@pytest.fixture
+def stored(repository):
+    """A repository with two files in Git LFS, and the content of one of them in the working tree."""
+    git(repository, "config", "filter.lfs.smudge", REAL)
+    git(repository, "config", "filter.lfs.clean", f"printf %s '{POINTER.decode()}'")
+    git(repository, "config", "filter.lfs.required", "true")
+    (repository / ".gitattributes").write_text("*.bin filter=lfs -text\n")
+    (repository / "w.bin").write_bytes(b"real")
+    git(repository, "add", "--all")
+    git(repository, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "--quiet", "-m", "with data")
+    return repository
+
+
+def test_files_behind_filters_have_their_content_at_the_base_too(stored):
+    for kept in (False, True):
+        with checked(stored) as checkout:
+            assert (checkout.root / "w.bin").read_bytes().startswith(b"real")
+        assert checkout.is_kept == kept
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"smudge": "cat"}, "without the content of files in Git LFS that the working tree has (w.bin): run git lfs "),
+        ({"smudge": "exit 3", "required": "false"}, "without the content of files in Git LFS that the working tree "),
+        ({"smudge": "exit 3"}, ": fatal: w.bin: smudge filter lfs failed: install what the filter of these files runs"),
+        ({"process": "no-such-lfs filter-process"}, "(Git LFS: git lfs install), and fetch their content (git lfs "),
+    ],
+    ids=["skipped", "not-required", "required", "missing"],
+)
+def test_without_that_content_nothing_is_compared(stored, settings, said):
+    before = state(stored)
+    for name, value in settings.items():
+        git(stored, "config", f"filter.lfs.{name}", value)
+    with pytest.raises(CheckoutError) as refused, checked(stored):
+        pass
+    assert said in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+    git(stored, "config", "--remove-section", "filter.lfs")
+    assert state(stored) == before
+    # What has been fetched since is there, also where a checkout was kept while neither side had it.
+    (stored / "w.bin").write_bytes(POINTER)
+    with checked(stored) as checkout:
+        assert (checkout.root / "w.bin").read_bytes() == POINTER
+    git(stored, "config", "filter.lfs.smudge", REAL)
+    (stored / "w.bin").write_bytes(b"real")
+    with checked(stored) as checkout:
+        assert (checkout.root / "w.bin").read_bytes().startswith(b"real")
+
+
+def test_the_setup_may_fetch_it(stored):
+    git(stored, "config", "filter.lfs.smudge", "cat")
+    with checked(stored, "echo real > w.bin") as checkout:
+        assert (checkout.root / "w.bin").read_text() == "real\n"
+
+
+def test_settings_for_any_repository_hold_for_checkouts_and_those_of_a_hook_do_not(repository, monkeypatch):
+    for name in ("GIT_LFS_SKIP_SMUDGE", "GIT_SSH_COMMAND", "GIT_INDEX_FILE", "GIT_DIR", "GIT_PREFIX", "GIT_EDITOR"):
+        monkeypatch.setenv(name, "1")
+    assert {name for name in environment_apart() if name.startswith("GIT_")} >= {
+        "GIT_LFS_SKIP_SMUDGE",
+        "GIT_SSH_COMMAND",
+    }
+    assert not {"GIT_INDEX_FILE", "GIT_DIR", "GIT_PREFIX", "GIT_EDITOR"} & environment_apart().keys()
+
+
 def test_the_setup_has_no_git_environment_of_a_hook_no_input_and_no_prompt(repository, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("GIT_INDEX_FILE", "index-of-a-hook")
     with checked(repository, "cat; env > environment") as checkout:
         lines = (checkout.root / "environment").read_text().splitlines()

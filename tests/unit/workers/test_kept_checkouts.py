@@ -104,6 +104,39 @@ def test_another_tree_or_setup_or_environment_is_another_checkout(repository, tm
             assert (third.root / "demo.py").read_text() == "1\n"
 
 
+@pytest.mark.parametrize("other", ["variable", "named variable", "compiler", "chosen compiler", "filter", "nothing"])
+def test_what_a_setup_depends_on_is_part_of_what_a_checkout_is_known_by(repository, tmp_path, monkeypatch, other):
+    setup = f"{SETUP}; echo ${{MY_FLAG:-}}"
+    for folder, text in (("one", "1"), ("two", "22")):
+        (tmp_path / folder).mkdir()
+        for name in ("cc", "my-cc"):
+            (tmp_path / folder / name).write_text(f"#!/bin/sh\n# {text}\n")
+            (tmp_path / folder / name).chmod(0o755)
+    (tmp_path / "bin").symlink_to(tmp_path / "one")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    if other == "chosen compiler":
+        monkeypatch.setenv("CXX", "my-cc -O2")
+        (tmp_path / "two/cc").unlink()
+        (tmp_path / "two/cc").symlink_to(tmp_path / "one/cc")
+    with checked(repository, setup):
+        pass
+    if other == "variable":
+        monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    elif other == "named variable":
+        monkeypatch.setenv("MY_FLAG", "1")
+    elif other.endswith("compiler"):
+        (tmp_path / "bin").unlink()
+        (tmp_path / "bin").symlink_to(tmp_path / "two")
+    elif other == "filter":
+        git(repository, "config", "filter.of-ours.smudge", "cat")
+    else:
+        # Of every shell and every job its own.
+        for name in ("GITHUB_RUN_ID", "BUILD_NUMBER", "SSH_CLIENT", "OLDPWD", "COLUMNS"):
+            monkeypatch.setenv(name, "7")
+    with checked(repository, setup) as again:
+        assert again.is_kept == (other == "nothing")
+
+
 def test_without_a_setup_the_environment_does_not_matter(repository, tmp_path, monkeypatch):
     with checked(repository, ""):
         pass

@@ -63,6 +63,17 @@ def test_a_link_to_a_file_is_replaced_not_written_through(checkout, tmp_path):
     assert (tmp_path / "precious.py").read_text() == "precious"
 
 
+def test_nothing_is_written_through_links_of_the_commit_to_any_name_beside_the_file(checkout, tmp_path):
+    (tmp_path / "precious.py").write_text("precious")
+    for name in ("test_it.py.perfdl.tmp", "test_it.py.tmp", "test_it.py.new"):
+        (checkout.root / "tests" / name).symlink_to(tmp_path / "precious.py")
+    (checkout.working_tree / "tests/test_it.py").chmod(0o755)
+    overlay(checkout, [checkout.working_tree / "tests/test_it.py"])
+    target = checkout.root / "tests/test_it.py"
+    assert (target.read_text(), target.stat().st_mode & 0o777) == ("repo", 0o755)
+    assert (tmp_path / "precious.py").read_text() == "precious"
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_folder_that_leads_out_of_the_checkout_is_refused(checkout, tmp_path, exists):
     elsewhere = tmp_path / "elsewhere"

@@ -13,6 +13,7 @@ import pytest
 from pytest_perfdl.config import options, perf_items, settings, short_names
 from pytest_perfdl.config.marker import KEYWORDS, marked_backend, parametrize
 from pytest_perfdl.config.settings import Settings
+from pytest_perfdl.system import import_path as _  # noqa: F401 - it keeps `sys.path` as it is now
 from pytest_perfdl.system import pytest_internals
 
 if TYPE_CHECKING:

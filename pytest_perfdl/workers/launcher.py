@@ -30,13 +30,14 @@ from pytest_perfdl.model.errors import WorkerDied
 from pytest_perfdl.model.launch import STORE, Launch
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.system import processes
+from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.process import GRACE_SECONDS, describe_exit, output_tail
 from pytest_perfdl.workers.rank_place import ADDRESS, NONCE_BYTES, RankReady, proof
 from pytest_perfdl.workers.rank_process import RankProcess
 
 _BOOT = (
-    "import json, os, sys; launcher = os.getppid(); "
+    f"{LIBRARY_FIRST}import json; launcher = os.getppid(); "
     f"sys.path[:] = json.loads(os.environ['{ADDRESS}'])['own_path']; "
     "from pytest_perfdl.workers.rank import main; main(launcher)"
 )
@@ -362,8 +363,8 @@ class RankLauncher:
         if redirect:
             # A file for each rank, so that the output of the one that died can be shown.
             options += ["--redirects=3", f"--log-dir={self._folder / 'output'}"]
-        command = [executable, "-m", "torch.distributed.run", *options, "--no-python", executable, "-c", _BOOT]
-        return [*self._launch.prefix, *command]
+        options += ["--no-python", executable, "-c", _BOOT]
+        return [*self._launch.prefix, *module_command(executable, "torch.distributed.run", *options)]
 
     def _advice(self) -> str:
         if not self._launch.prefix:

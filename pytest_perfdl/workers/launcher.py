@@ -30,7 +30,7 @@ from pytest_perfdl.model.errors import WorkerDied
 from pytest_perfdl.model.launch import STORE, Launch
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.system import processes
-from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
+from pytest_perfdl.system.import_path import LIBRARY_FIRST, importing, module_command
 from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.process import GRACE_SECONDS, describe_exit, output_tail
 from pytest_perfdl.workers.rank_place import ADDRESS, NONCE_BYTES, RankReady, proof
@@ -38,8 +38,8 @@ from pytest_perfdl.workers.rank_process import RankProcess
 
 _BOOT = (
     f"{LIBRARY_FIRST}import json; launcher = os.getppid(); "
-    f"sys.path[:] = json.loads(os.environ['{ADDRESS}'])['own_path']; "
-    "from pytest_perfdl.workers.rank import main; main(launcher)"
+    f"told = json.loads(os.environ['{ADDRESS}']); sys.path[:], path = told['own_path'], told['import_path']; "
+    f"{importing('pytest_perfdl.workers.rank')}main(launcher)"
 )
 START_SECONDS = 60.0
 """Seconds that ranks may take at least to start, to import and to build what they run: a short timeout is for steps."""

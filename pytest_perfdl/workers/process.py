@@ -21,7 +21,7 @@ from typing import IO, Any, Protocol
 
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, WorkerDied, WorkerTimeout
 from pytest_perfdl.system import processes
-from pytest_perfdl.system.import_path import LIBRARY_FIRST, own_path
+from pytest_perfdl.system.import_path import LIBRARY_FIRST, importing, own_path
 from pytest_perfdl.workers.channel import pair
 from pytest_perfdl.workers.interpreter import Interpreter
 from pytest_perfdl.workers.messages import WorkerJob
@@ -42,7 +42,7 @@ _TAIL_BYTES = 20_000
 
 _BOOT = (
     f"{LIBRARY_FIRST}import json; sys.path[:], path = json.loads(sys.argv[1]); "
-    "from pytest_perfdl.workers.{module} import main; sys.path[:] = path; main(*map(int, sys.argv[2:]))"
+    f"{importing('pytest_perfdl.workers.{module}')}main(*map(int, sys.argv[2:]))"
 )
 """This package comes from where it is here, on whichever side the worker is: both must speak the same protocol.
 

@@ -6,7 +6,6 @@ import hmac
 import os
 import secrets
 import socket
-import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,7 +34,6 @@ def main(launcher: int) -> NoReturn:
     """
     told = RankAddress.told()
     die_with(launcher)
-    sys.path[:] = told.import_path
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     channel = Channel(_connected(told))
     folder = Path(told.folder)

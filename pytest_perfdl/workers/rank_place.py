@@ -32,10 +32,6 @@ class RankAddress:
     """Key that both sides prove to know (`proof`), in hexadecimal digits."""
     folder: str
     """For the ranks' stacks and counters; other machines cannot reach it, and do without."""
-    own_path: tuple[str, ...]
-    """`sys.path` under which a rank imports this package."""
-    import_path: tuple[str, ...]
-    """`sys.path` of a rank from then on."""
 
     @classmethod
     def told(cls) -> RankAddress:
@@ -46,8 +42,6 @@ class RankAddress:
             where if isinstance(where, str) else (where[0], where[1]),
             found["secret"],
             found["folder"],
-            tuple(found["own_path"]),
-            tuple(found["import_path"]),
         )
 
 

@@ -14,6 +14,7 @@ from pytest_perfdl.config import options, perf_items, settings, short_names
 from pytest_perfdl.config.marker import KEYWORDS, marked_backend, parametrize
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.system import pytest_internals
+from pytest_perfdl.system.import_path import own_imports
 
 if TYPE_CHECKING:
     from pytest_perfdl.fixture.perf import Perf
@@ -219,13 +220,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _session(config: pytest.Config, found: Settings) -> PerfSession | LocalSession:
-    if found.isolate == "none":
-        from pytest_perfdl.run.in_process import LocalSession
+    # Test modules may have put folders on `sys.path` by now.
+    with own_imports():
+        if found.isolate == "none":
+            from pytest_perfdl.run.in_process import LocalSession
 
-        return LocalSession(found)
-    from pytest_perfdl.run.session import PerfSession
+            return LocalSession(found)
+        from pytest_perfdl.run.session import PerfSession
 
-    return PerfSession(config, found)
+        return PerfSession(config, found)
 
 
 def _offer_fixture(pluginmanager: pytest.PytestPluginManager) -> None:

@@ -17,6 +17,7 @@ from pytest_perfdl.baseline import layout, outline, text
 from pytest_perfdl.baseline.lock import locked
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, NewerRecordError, RecordError
+from pytest_perfdl.model.secrets import clean, without_secrets
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.system.files import TEMPORARY, changed, temporary_name, write_files
 from pytest_perfdl.system.folders import delete_file
@@ -212,8 +213,13 @@ class Store:
         broken = [finding.message for finding in record.integrity if finding.level == "invalid"]
         if broken:
             raise BaselineError(f"{self.shown(path)} was not written: the measurement is invalid ({broken[0]})")
+        if (safe := without_secrets(record.test)) != record.test:
+            raise BaselineError(
+                f"the baseline of {safe} was not written: the test's id contains a secret; give the parameter an id of "
+                "its own with ids= or pytest.param(..., id=...)"
+            )
         try:
-            data = text.dump(record)
+            data = text.dump(clean(record))
             text.parse(data)
         except RecordError as error:
             raise BaselineError(f"{self.shown(path)} was not written: the record {error}") from error

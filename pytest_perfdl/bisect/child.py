@@ -15,6 +15,7 @@ from pytest_perfdl.bisect.history import WORKING_TREE, History
 from pytest_perfdl.bisect.measurements import Measurement, Request
 from pytest_perfdl.model.errors import CheckoutError, RunFailed
 from pytest_perfdl.system.git import content
+from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 from pytest_perfdl.workers.checkout import Checkout, checked_out
 from pytest_perfdl.workers.overlay import overlay
 
@@ -147,7 +148,9 @@ class Child:
         tests = "base" if suite.tests_of == OWN_TESTS else "head"
         further = (*((BUDGET,) if request.timed else ()), *suite.options)
         return (
-            *(sys.executable, "-m", "pytest", f"{checkout.path(suite.test)}{suite.name}"),
+            *module_command(
+                sys.executable, "pytest", f"{checkout.path(suite.test)}{suite.name}", path=LIBRARY_FIRST
+            ),
             *(f"--rootdir={checkout.path(suite.root)}", *(["-c", ini] if ini is not None else [])),
             *pytest_run.options(request, scratch, further, metric, limit),
             *(() if request.against is None else (f"--perf-against={request.against}",)),

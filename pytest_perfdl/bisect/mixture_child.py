@@ -14,6 +14,7 @@ from pytest_perfdl.bisect.measurements import Measurement, Request
 from pytest_perfdl.bisect.mixtures import Environments, complaints
 from pytest_perfdl.model.errors import CheckoutError
 from pytest_perfdl.system import folders
+from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class MixtureChild:
         """The command line of one run; its report and run file go into the scratch folder."""
         against = () if request.against is None else (f"--perf-against-python={self.environments.old.executable}",)
         return (
-            *(interpreter, "-m", "pytest", self.test),
+            *module_command(interpreter, "pytest", self.test, path=LIBRARY_FIRST),
             *pytest_run.options(request, scratch, self.options, metric, limit),
             *(against or ("-o", "perf_against_python=")),
         )

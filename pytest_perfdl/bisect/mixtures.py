@@ -21,6 +21,7 @@ from typing import IO
 from pytest_perfdl.model.errors import CheckoutError
 from pytest_perfdl.system import processes
 from pytest_perfdl.system.git import environment_apart
+from pytest_perfdl.system.import_path import module_command
 from pytest_perfdl.workers.interpreter import Distribution, Interpreter, differences
 
 PYTHON = "Python"
@@ -77,7 +78,7 @@ class Environments:
         python = self.new if PYTHON in chosen else self.old
         # What both see of the Python below them, or of other folders, need not be copied.
         options = ["--without-pip", *(["--system-site-packages"] if _sees_system(python) else [])]
-        _run([python.executable, "-m", "venv", *options, str(folder)], "making a virtual environment")
+        _run(module_command(python.executable, "venv", *options, str(folder)), "making a virtual environment")
         interpreter = folder / "bin" / "python"
         # `lib64` is a link to `lib`, so one folder takes all.
         (packages,) = folder.glob("lib/python*/site-packages")
@@ -111,7 +112,8 @@ class Environments:
             return
         wanted = f"{name}=={distribution.version}"
         what = f"{name} in {source.prefix} has no RECORD, and installing {wanted}"
-        _run([source.executable, "-m", "pip", "--python", str(interpreter), "install", "--no-deps", wanted], what)
+        arguments = ["--python", str(interpreter), "install", "--no-deps", wanted]
+        _run(module_command(source.executable, "pip", *arguments), what)
 
     def _is_shared(self, place: Path) -> bool:
         """Whether a folder is in neither environment, nor in the Python below."""
@@ -121,7 +123,7 @@ class Environments:
 
 def complaints(interpreter: str) -> frozenset[str]:
     """What `pip check` finds wrong with an environment, one line each; nothing where there is no pip."""
-    command = [interpreter, "-m", "pip", "--disable-pip-version-check", "check"]
+    command = module_command(interpreter, "pip", "--disable-pip-version-check", "check")
     try:
         done = processes.run(command, Path.cwd(), seconds=_SECONDS, environment=environment_apart())
     except (OSError, subprocess.TimeoutExpired):

@@ -1,7 +1,8 @@
 """The comment on a pull request: its text from a run, and the request that creates or updates it.
 
 The run may come from the artifact of a pull request that nobody has reviewed. So the text is always made from the run
-file, which its reader checks and bounds, and every link in it leads to the repository of the job.
+file, which its reader checks and bounds, every link in it leads to the repository of the job, and every command in it
+has options only that measure.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pytest_perfdl.ci.job import Head
 from pytest_perfdl.model.errors import ApiError, CommandError
 from pytest_perfdl.report import markdown
 from pytest_perfdl.results.run import Run
+from pytest_perfdl.results.verdict import Judgement
 
 ARTIFACT = "perf-report"
 """Name of the artifact whose comment begins with `markdown.MARKER` alone."""
@@ -65,6 +67,10 @@ def text(run: Run, artifact: str, *, repository: str, run_address: str, is_untru
         Whether the run is from the artifact of another workflow run, which the pull request's code could write.
     """
     first = marker(artifact)
+    if is_untrusted:
+        # Another interpreter is a program that somebody else names.
+        results = (replace(each, judgement=_without_interpreters(each.judgement)) for each in run.results)
+        run = replace(run, invocation=run.invocation.harmless(), results=tuple(results))
     notes = []
     if run_address:
         notes.append(f"The report is the artifact `{artifact}` of the [workflow run]({run_address}).")
@@ -76,6 +82,11 @@ def text(run: Run, artifact: str, *, repository: str, run_address: str, is_untru
     whole = body.replace(markdown.MARKER, first, 1) + end
     # A name of a file may hold what is not UTF-8, which no server takes.
     return whole.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _without_interpreters(judgement: Judgement) -> Judgement:
+    changes = tuple(change for change in judgement.context_changes if change[0] != "interpreter")
+    return replace(judgement, context_changes=changes)
 
 
 def upsert(api: Api, repository: str, number: int, body: str) -> Posted:

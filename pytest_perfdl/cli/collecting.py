@@ -19,6 +19,7 @@ import pytest
 from pytest_perfdl.cli.project import Project
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.system import folders
+from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 
 _OUT = "PERFDL_COLLECTED"
 
@@ -45,7 +46,8 @@ def collect(project: Project, paths: Sequence[str]) -> Collected:
     CommandError
         When it did not get through.
     """
-    command = [sys.executable, "-m", "pytest", "--collect-only", f"--rootdir={project.root}", "-oaddopts="]
+    options = ["--collect-only", f"--rootdir={project.root}", "-oaddopts="]
+    command = module_command(sys.executable, "pytest", *options, path=LIBRARY_FIRST)
     command += [] if project.ini is None else ["-c", str(project.ini)]
     command += [*_kept(project.options), "-pperfdl", f"-p{__name__}", "--", *paths]
     with folders.for_a_while("collect") as scratch:

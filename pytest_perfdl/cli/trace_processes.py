@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -166,6 +167,16 @@ def _context() -> ForkServerContext | SpawnContext:
     context.set_forkserver_preload(
         [__name__, "pytest_perfdl.analysis.overview.summary", "pytest_perfdl.analysis.ranks"]
     )
+    # Both are `python -c`, which puts the current folder first on `sys.path`: started in this one, they find the
+    # library's modules. The processes that are asked for later go to this process's folder.
+    here = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(os.sep)
+        resource_tracker.ensure_running()
+        forkserver.ensure_running()
+    finally:
+        os.fchdir(here)
+        os.close(here)
     return context
 
 

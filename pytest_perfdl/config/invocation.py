@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -66,6 +67,19 @@ class Invocation:
         words = ["perfdl", "bisect", "--environments", old, new, self._path(test)]
         return visible(shlex.join([*words, *(["--", *options] if options else [])]))
 
+    def harmless(self) -> Invocation:
+        """The same call with those options alone that say how to measure, for commands that others may copy.
+
+        What comes from the file of an unknown author could otherwise run a program (`perf_against_setup`,
+        `--perf-launch`, `-p`), or write a file.
+        """
+        options = tuple(
+            option
+            for option in self.options
+            if _flag(option) in _HARMLESS and all(map(_VALUE.fullmatch, _values(option)))
+        )
+        return Invocation(options=options, perf=self.perf, update=self.update, required=self.required)
+
     def _command(self, words: list[str], options: Sequence[tuple[str, ...]], tests: Sequence[str]) -> str:
         given = [word for option in options for word in option]
         end = ["--"] if self.is_open else []
@@ -77,7 +91,8 @@ class Invocation:
             file = posixpath.normpath(posixpath.join(self.root, file))
         elif self.folder:
             file = posixpath.relpath(f"/{file}", f"/{self.folder}")
-        return file + colons + name
+        # Not an option, nor a file with arguments.
+        return ("./" if file.startswith(("-", "@")) else "") + file + colons + name
 
 
 _NOT_WHEN_UPDATING = frozenset({"--perfdl-against", "--perfdl-against-python", "--perfdl-inject", "--perfdl-require"})
@@ -89,6 +104,14 @@ _OF_BISECT = frozenset(
         *("perf-github", "perf-calibrate", "perf-shard", "perf-note"),
     )
 )
+_HARMLESS = frozenset(
+    long_name(f"--{name}")
+    for name in (
+        *("perf-against", "perf-warmup", "perf-steps", "perf-repeats", "perf-threads", "perf-limit", "perf-budget"),
+        *("perf-resolution", "perf-memory"),
+    )
+)
+_VALUE = re.compile(r"[A-Za-z0-9][\w.,:%/+-]*")
 _OURS_TO_DROP = frozenset(
     long_name(f"--{name}")
     for name in (
@@ -182,6 +205,12 @@ def _kept(config: pytest.Config) -> tuple[tuple[tuple[str, ...], ...], bool]:
 def _flag(option: Sequence[str]) -> str:
     """The option string without its value; options of this plugin in the long spelling."""
     return _long(option[0].partition("=")[0])
+
+
+def _values(option: Sequence[str]) -> list[str]:
+    """The values of an option, joined to it or in words of their own."""
+    _, equals, joined = option[0].partition("=")
+    return [*([joined] if equals else []), *option[1:]]
 
 
 def _long(word: str) -> str:

@@ -26,6 +26,7 @@ from pytest_perfdl.config.short_names import long_name, read_ini
 from pytest_perfdl.model.launch import Launch
 from pytest_perfdl.model.metrics import CONTEXT
 from pytest_perfdl.model.record import LoopCount, checked_note
+from pytest_perfdl.model.secrets import without_secrets
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.model.shard import parsed as parsed_shard
 from pytest_perfdl.model.units import plural
@@ -256,7 +257,7 @@ def _note(config: pytest.Config, update: UpdateMode | None) -> str | None:
             "--perf-note is kept in the baselines that a run records, but this run records none: add --perf-update"
         )
     try:
-        return checked_note(text)
+        return checked_note(without_secrets(text))
     except ValueError as error:
         raise pytest.UsageError(f"--perf-note: {error}") from None
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_perfdl.system.import_path import own_imports
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -447,7 +449,9 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.random.seed(seed % 2**32)
+        # numpy loads this part, and the library's `secrets` with it, when it is first used.
+        with contextlib.nullcontext() if "numpy.random" in sys.modules else own_imports():
+            numpy.random.seed(seed % 2**32)
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(seed)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.model.failures import PerfError
+from pytest_perfdl.model.launch import STORE
 from pytest_perfdl.model.record import MeasurementPlan
 
 HOST_BACKEND = "gloo"
@@ -98,7 +99,7 @@ def current() -> Ranks:
 
 
 def join(plan: MeasurementPlan, seconds: float) -> None:
-    """Join the process group that the launcher describes in the environment (`RANK`, `MASTER_ADDR`, ...).
+    """Join the process group that the environment describes (`RANK`, `MASTER_ADDR`, ...; on one machine `STORE`).
 
     Parameters
     ----------
@@ -118,8 +119,22 @@ def join(plan: MeasurementPlan, seconds: float) -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     # The orchestrating process ends a job that hangs, and says where its ranks are: it has to be first.
     seconds += COLLECTIVES_LATER_SECONDS
-    _begin(plan.backend, timeout=timedelta(seconds=seconds))
+    timeout = timedelta(seconds=seconds)
+    _begin(plan.backend, timeout=timeout, **_store(timeout))
     _joined.append(_Group(seconds))
+
+
+def _store(timeout: timedelta) -> dict[str, Any]:
+    """The file in which the ranks of one machine meet; none if they meet where the launcher says."""
+    import torch.distributed as dist
+
+    path = os.environ.pop(STORE, None)
+    if path is None:
+        return {}
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.FileStore(path, size)
+    store.set_timeout(timeout)
+    return {"store": store, "rank": rank, "world_size": size}
 
 
 def join_alone(backend: str) -> None:

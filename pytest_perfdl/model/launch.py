@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+STORE = "PYTEST_PERFDL_RANKS_STORE"
+"""Environment variable of a rank with the path of the file in which the ranks of one machine meet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -17,3 +20,8 @@ class Launch:
     """Where the launchers of several machines meet, as HOST:PORT; empty for a free port of this machine."""
     timeout: float = 120.0
     """Seconds without progress of any rank after which the ranks are ended."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all ranks are on this machine, started by this process."""
+        return self.nodes == 1 and not self.prefix and not self.rendezvous

@@ -59,7 +59,7 @@ _Number = int | float
 _Count = Annotated[int, msgspec.Meta(ge=1, le=_REPEATS)]
 _Small = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 ScalarForm = str | bool | Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)] | float | None
-_GitHash = Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")]
+GitHash = Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")]
 """Of a commit or tree. Nothing else is ever given to git."""
 _ShortHash = Annotated[str, msgspec.Meta(pattern=rf"^[0-9a-f]{{{SHORT_HASH}}}\Z")]
 PATH = r"^(?!/|-|:)(?!(?:.*/)?\.{0,2}(?:/|\Z))[^\x00-\x1f\x7f\\]+\Z"
@@ -93,8 +93,8 @@ class _PlanForm(msgspec.Struct, forbid_unknown_fields=True):
 class _OccasionForm(msgspec.Struct):
     repeats: _Count
     date: str
-    commit: _GitHash | None
-    tree: _GitHash | None
+    commit: GitHash | None
+    tree: GitHash | None
     reference_ns: list[_Number] | None = None
     seconds: _Number | None = None
 
@@ -137,7 +137,7 @@ class _CodeForm(msgspec.Struct):
 
 class _RefreshedForm(msgspec.Struct):
     date: str
-    commit: _GitHash | None
+    commit: GitHash | None
     best: dict[str, _Number]
 
 

@@ -13,6 +13,7 @@ from pytest_perfdl.model.errors import OutcomeError, RunFailed
 from pytest_perfdl.qualify.outcomes import Outcome, outcome_of, reasons_of
 from pytest_perfdl.results.verdict import Verdict
 from pytest_perfdl.system import child_pytest, folders
+from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 
 _UNBASED: frozenset[Verdict] = frozenset({"missing", "outdated", "incomparable"})
 
@@ -60,7 +61,7 @@ def command(
 ) -> tuple[str, ...]:
     """The command line of one run; its report and run file go into the scratch folder."""
     return (
-        *(sys.executable, "-m", "pytest", *arguments),
+        *module_command(sys.executable, "pytest", *arguments, path=LIBRARY_FIRST),
         *("--perf", "--perf-traces=none", "--perf-github=off", "--override-ini=perfdl_waivers=off"),
         *(f"--perf-json={scratch / 'run.json'}", f"--perf-report={scratch / 'report'}"),
         f"--perf-fail-on={','.join(sorted(_UNBASED))}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import re
 import urllib.parse
 from collections.abc import Iterable, Sequence
 
@@ -32,6 +33,10 @@ _CAUSES = 10
 _NAME = 120
 _SENTENCE = 1000
 _PLAIN = frozenset(" .,:;()%+-=/_'\"?")
+_LINK = re.compile(r"://|\bwww\.|\bgh-\d|\b[0-9a-f]{7,}\b", re.IGNORECASE)
+"""Of what `_PLAIN` lets through, what GitHub makes links of: addresses, issues, and commits of any fork."""
+_BLOCK = re.compile(r"\s*([-+=_]|\d+[.)])")
+"""How a list, a rule, or the line below a heading begins."""
 
 
 def summary(run: Run, limit: int = LIMIT) -> str:
@@ -343,10 +348,11 @@ def code(text: str, most: int = _NAME) -> str:
 
 
 def _prose(text: str) -> str:
-    """A sentence as it is if nothing in it can be markup or a mention, else as a code span."""
+    """A sentence as it is if nothing in it can be markup, a mention or a link, else as a code span."""
     plain = shorten(words.visible(text), _SENTENCE)
     # Two underscores are bold.
-    is_plain = "__" not in plain and all(char.isalnum() or char in _PLAIN for char in plain)
+    is_markup = "__" in plain or _LINK.search(plain) or _BLOCK.match(plain)
+    is_plain = not is_markup and all(char.isalnum() or char in _PLAIN for char in plain)
     return plain if is_plain else code(plain, _SENTENCE)
 
 

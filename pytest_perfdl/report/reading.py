@@ -19,7 +19,7 @@ from pytest_perfdl.model import run_json
 from pytest_perfdl.model.errors import RecordError, ReportError, RunFileError
 from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.record import Finding, Key, Record
-from pytest_perfdl.model.record_json import KeyForm, ScalarForm, converted
+from pytest_perfdl.model.record_json import GitHash, KeyForm, ScalarForm, converted
 from pytest_perfdl.model.run_json import RunFile, RunTest
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.results.curve import JudgedCurve
@@ -42,7 +42,7 @@ class _RunForm(msgspec.Struct):
     context: dict[str, ScalarForm]
     perf_dir: str
     date: str
-    commit: str | None
+    commit: GitHash | None
     seconds: float
     judged: bool
     notes: list[str]

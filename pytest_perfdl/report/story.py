@@ -434,7 +434,8 @@ def _from_root(path: str, result: Result, run: Run) -> str:
 
 
 def _linked(path: str, line: int, function: str, run: Run) -> Place:
-    linked = run.repository and run.commit and not path.startswith(("/", ".."))
+    parts = re.split(r"[/\\]", path)
+    linked = run.repository and run.commit and parts[0] and ".." not in parts
     url = f"{run.repository}/blob/{run.commit}/{path}#L{line}" if linked else ""
     return Place(visible(path), line, visible(function), url)
 

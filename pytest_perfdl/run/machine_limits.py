@@ -21,6 +21,7 @@ from pytest_perfdl.model.errors import BaselineError, ConstantsError
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.system.folders import for_a_while
+from pytest_perfdl.system.import_path import module_command
 from pytest_perfdl.workers.process import environment
 
 _TIMEOUT_SECONDS = 120.0
@@ -173,7 +174,7 @@ def calibrated(
     with for_a_while("calibration") as folder:
         file = folder / FILE
         options = [str(threads), "cuda" if on_device else "cpu", str(file), str(seconds or 0), *key_extra]
-        command = [sys.executable, "-m", "pytest_perfdl.measure.calibration", *options]
+        command = module_command(sys.executable, "pytest_perfdl.measure.calibration", *options)
         try:
             done = subprocess.run(
                 command,

@@ -51,6 +51,7 @@ from pytest_perfdl.run.sharding import shard_of_each
 from pytest_perfdl.stats.evidence import least_rounds
 from pytest_perfdl.system.device_lock import DeviceLock
 from pytest_perfdl.system.git import web_address
+from pytest_perfdl.system.import_path import own_imports
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
 from pytest_perfdl.workers.checkout import sweep
 from pytest_perfdl.workers.messages import Phase
@@ -325,7 +326,9 @@ class PerfSession:
             with self._noting("writing the JSON file"):
                 write_json(run, self.settings.json)
         with self._noting("writing the report"):
-            self.written = write_all(run)
+            # Drawing imports more of the library.
+            with own_imports():
+                self.written = write_all(run)
         # Last, so that it may send the report elsewhere.
         with self._noting("the hook pytest_perfdl_report"):
             self.config.hook.pytest_perfdl_report(run=run)

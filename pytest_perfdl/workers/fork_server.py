@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pytest_perfdl.model.errors import ChannelClosed
 from pytest_perfdl.model.units import plural
+from pytest_perfdl.system.import_path import own_imports
 from pytest_perfdl.workers import worker
 from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.messages import Fork, Forked, LoadModules, ModulesLoaded, Reap, Reaped
@@ -62,8 +63,9 @@ def main(channel_fd: int, parent: int) -> None:
 
 def _load(wanted: LoadModules) -> str:
     """Import modules; why these are not the test's, in one line, or nothing."""
-    for name in wanted.preload:
-        importlib.import_module(name)
+    with own_imports():
+        for name in wanted.preload:
+            importlib.import_module(name)
     before = set(sys.modules)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -19,6 +19,7 @@ import pytest_perfdl
 from pytest_perfdl.model.errors import CheckoutError
 from pytest_perfdl.system import processes
 from pytest_perfdl.system.git import environment_apart
+from pytest_perfdl.system.import_path import WITHOUT_FOLDER
 
 SECONDS = 120.0
 """Longest that an interpreter may take to describe its environment."""
@@ -88,7 +89,7 @@ def describe(executable: str) -> Interpreter:
     """
     path = _found(executable)
     # Links are kept: a virtual environment's python is one, and is told by where it lies.
-    command = [path, "-c", _SCRIPT.read_text()]
+    command = [path, "-c", f"{WITHOUT_FOLDER}exec(sys.argv[1])", _SCRIPT.read_text()]
     try:
         done = processes.run(command, Path.cwd(), seconds=SECONDS, environment=environment_apart())
     except OSError as error:

@@ -18,6 +18,7 @@ from typing import Any
 from pytest_perfdl.model.errors import WorkerDied, WorkerTimeout
 from pytest_perfdl.model.launch import Launch
 from pytest_perfdl.model.units import plural
+from pytest_perfdl.system.import_path import own_path
 from pytest_perfdl.workers.interpreter import Interpreter
 from pytest_perfdl.workers.launcher import START_SECONDS, RankLauncher
 from pytest_perfdl.workers.messages import Broken, CallStarted, PhaseReport, Reply, Stopped, WorkerJob
@@ -98,7 +99,7 @@ class Job:
             launch,
             folder,
             executable=sys.executable if interpreter is None else interpreter.executable,
-            own_path=import_texts(sys.path) if interpreter is None else list(interpreter.path),
+            own_path=own_path() if interpreter is None else list(interpreter.path),
             import_path=import_texts(sys.path if import_path is None else import_path),
             working_folder=working_folder,
             variables=environment(threads) | dict(extra_environment or {}),

@@ -21,6 +21,7 @@ from typing import IO, Any, Protocol
 
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, WorkerDied, WorkerTimeout
 from pytest_perfdl.system import processes
+from pytest_perfdl.system.import_path import LIBRARY_FIRST, importing, own_path
 from pytest_perfdl.workers.channel import pair
 from pytest_perfdl.workers.interpreter import Interpreter
 from pytest_perfdl.workers.messages import WorkerJob
@@ -40,8 +41,8 @@ _TAIL_BYTES = 20_000
 """How much of a dead worker's last output is shown."""
 
 _BOOT = (
-    "import json, sys; sys.path[:], path = json.loads(sys.argv[1]); "
-    "from pytest_perfdl.workers.{module} import main; sys.path[:] = path; main(*map(int, sys.argv[2:]))"
+    f"{LIBRARY_FIRST}import json; sys.path[:], path = json.loads(sys.argv[1]); "
+    f"{importing('pytest_perfdl.workers.{module}')}main(*map(int, sys.argv[2:]))"
 )
 """This package comes from where it is here, on whichever side the worker is: both must speak the same protocol.
 
@@ -285,16 +286,16 @@ def boot(
     interpreter
         The Python that runs it, with its own installation of this package; by default this process's.
     """
-    executable, own_path = sys.executable, import_texts(sys.path)
+    executable, path_of_ours = sys.executable, own_path()
     if interpreter is not None:
-        executable, own_path = interpreter.executable, list(interpreter.path)
+        executable, path_of_ours = interpreter.executable, list(interpreter.path)
     return subprocess.Popen(
         [
             executable,
             *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
             "-c",
             _BOOT.format(module=module),
-            json.dumps([own_path, path]),
+            json.dumps([path_of_ours, path]),
             *map(str, arguments),
         ],
         stdin=subprocess.DEVNULL,

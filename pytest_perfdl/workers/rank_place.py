@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import mmap
 import os
@@ -15,6 +17,8 @@ from pytest_perfdl.workers.messages import WorkerJob
 
 ADDRESS = "PYTEST_PERFDL_RANKS"
 """Environment variable that tells a rank where the orchestrating process waits for it, as JSON (`RankAddress`)."""
+NONCE_BYTES = 32
+"""Of the random numbers that both sides choose."""
 _COUNT = struct.Struct("=Q")
 
 
@@ -25,13 +29,9 @@ class RankAddress:
     address: str | tuple[str, int]
     """Path of a Unix socket, or host and port."""
     secret: str
-    """Key that both sides prove to know (`multiprocessing.connection`), in hexadecimal digits."""
+    """Key that both sides prove to know (`proof`), in hexadecimal digits."""
     folder: str
     """For the ranks' stacks and counters; other machines cannot reach it, and do without."""
-    own_path: tuple[str, ...]
-    """`sys.path` under which a rank imports this package."""
-    import_path: tuple[str, ...]
-    """`sys.path` of a rank from then on."""
 
     @classmethod
     def told(cls) -> RankAddress:
@@ -42,9 +42,15 @@ class RankAddress:
             where if isinstance(where, str) else (where[0], where[1]),
             found["secret"],
             found["folder"],
-            tuple(found["own_path"]),
-            tuple(found["import_path"]),
         )
+
+
+def proof(secret: bytes, who: str, nonce: bytes) -> bytes:
+    """What shows that somebody knows the secret, to whoever chose the nonce: HMAC-SHA256 (RFC 2104).
+
+    The name of the side keeps either from sending back what it was sent.
+    """
+    return hmac.digest(secret, who.encode() + nonce, hashlib.sha256)
 
 
 @dataclass(frozen=True, slots=True)

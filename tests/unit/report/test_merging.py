@@ -132,7 +132,7 @@ def test_too_few_compared_tests_fail_all_shards_together(tmp_path, monkeypatch, 
 
 
 DIFFERENT = {
-    "commit": ({"commit": "88bb02"}, "the shards differ in the commit: 77aa01c8e2f1 in "),
+    "commit": ({"commit": "88bb02" + "0" * 34}, "the shards differ in the commit: 77aa01c8e2f1"),
     "machine": (
         {"key": {"slug": "cpu-other", "parts": {}}},
         f"the shards differ in the machine ID: {runs.KEY.slug} in ",

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pathlib import Path
 from typing import IO
 
-from pytest_perfdl.model.errors import WorkerDied
+from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, WorkerDied
 from pytest_perfdl.model.launch import Launch
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.system import processes
@@ -157,7 +157,12 @@ class RankLauncher:
             channel = self._authenticated(self._listener.accept()[0])
             if channel is None:
                 continue
-            ready = channel.receive(deadline=deadline)
+            try:
+                ready = channel.receive(deadline=deadline)
+            except (ChannelClosed, ChannelTimeout):
+                # It ended, or hangs: what is said next is how many did not.
+                channel.close()
+                continue
             assert isinstance(ready, RankReady)
             if ready.world_size != self._size or ready.rank in ranks:
                 raise WorkerDied(
@@ -214,8 +219,7 @@ class RankLauncher:
             # The command of a cluster ends what it started on other machines only if it is asked to.
             self._process.terminate()
             self.wait(GRACE_SECONDS)
-        processes.end(self.pid)
-        self._process.wait()
+        processes.end_and_wait(self._process)
         self._release()
 
     def _command(self, executable: str, *, redirect: bool) -> list[str]:

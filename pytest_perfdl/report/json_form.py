@@ -110,6 +110,7 @@ class RunForm(msgspec.Struct):
     notes: list[str]
     perf_dir: str
     invocation: Invocation
+    settings: dict[str, str]
     peaks: dict[str, Peaks]
     counts: dict[Verdict, int]
     waivers: WaiverFile

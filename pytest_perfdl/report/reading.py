@@ -48,6 +48,7 @@ class _RunForm(msgspec.Struct):
     notes: list[str]
     invocation: Invocation | None = None
     """Not in files of before it was noted."""
+    settings: dict[str, str] = {}
     peaks: dict[str, Peaks] = {}
     shard: Shard | None = None
     waivers: WaiverFile = msgspec.field(default_factory=WaiverFile)
@@ -126,6 +127,7 @@ def read_run(path: Path, report_dir: Path) -> Run:
         judged=form.judged,
         notes=tuple(form.notes),
         invocation=form.invocation or _guessed(results),
+        settings=form.settings,
         peaks=form.peaks,
         repository=form.repository,
         traces="all",

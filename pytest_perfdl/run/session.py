@@ -449,6 +449,7 @@ class PerfSession:
             seconds=time.monotonic() - self._started,
             notes=self.settings.notes,
             invocation=self._invocation,
+            settings=self.settings.deciding,
             peaks=self._context.machines.peaks([record.key for record in records]) if self._context else {},
             repository=web_address(self.config.rootpath),
             traces=self.settings.traces,

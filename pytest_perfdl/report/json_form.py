@@ -110,8 +110,9 @@ class RunForm(msgspec.Struct):
     notes: list[str]
     perf_dir: str
     invocation: Invocation
-    settings: dict[str, str]
     peaks: dict[str, Peaks]
     counts: dict[Verdict, int]
     waivers: WaiverFile
     tests: list[_Test]
+    settings: dict[str, str] = {}
+    """Not in files of before it was noted."""

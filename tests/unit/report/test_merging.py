@@ -206,7 +206,11 @@ BASES = {
     "baselines": ({"against": "main"}, {}, ("1" * 40, "baselines")),
     "commits": ({"against": "main"}, {"against": "main", "commit": "2" * 40}, ("1" * 40, "2" * 40)),
     "interpreters": ({"python": "old/python"}, {"python": "new/python"}, ("old/python", "new/python")),
-    "an interpreter": ({"against": "main"}, {"against": "main", "python": "new/python"}, ("1" * 40, " with new/python")),
+    "an interpreter": (
+        {"against": "main"},
+        {"against": "main", "python": "new/python"},
+        ("1" * 40, " with new/python"),
+    ),
 }
 
 

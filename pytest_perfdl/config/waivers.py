@@ -116,9 +116,7 @@ def _waiver(entry: Any) -> Waiver:
         texts["test"], texts["metric"], texts["limit"], until.isoformat(), why=texts["why"], who=texts["who"]
     )
     if until.year > today().year + YEARS:
-        raise ValueError(
-            f"until is more than {YEARS} years from now, but a waiver is for a while: {_EXPECTED['until']}"
-        )
+        raise ValueError(f"until is more than {YEARS} years from now: {_EXPECTED['until']}")
     if set(waiver.metric) & set("*?"):
         raise ValueError(
             f"metric {_cut(waiver.metric)} is not the name of a metric: leave metric out to cover every metric"

@@ -43,9 +43,9 @@ class Waiver:
     def matches(self, test: str) -> bool:
         """Whether it is for a test: by the node id, or by a pattern with `*` and `?`.
 
-        Within the path of the file, neither of them matches a `/`, as in `.gitignore`; `**` as a part of the path is any
-        number of folders. A pattern that names no file is for the whole node id. Brackets are not part of a pattern,
-        since node ids contain them.
+        Within the path of the file, neither of them matches a `/`, as in `.gitignore`; `**` as a part of the path
+        is any number of folders. A pattern that names no file is for the whole node id. Brackets are not part of a
+        pattern, since node ids contain them.
 
         >>> Waiver("tests/*::test_step[b*]", "", "1%", "2026-12-01", "", "").matches("tests/t.py::test_step[bf16]")
         True

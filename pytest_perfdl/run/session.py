@@ -29,7 +29,7 @@ from pytest_perfdl.model.failures import PerfError, PerfRegression
 from pytest_perfdl.model.record import Finding, Key
 from pytest_perfdl.model.secrets import clean
 from pytest_perfdl.model.visible import harmless, visible
-from pytest_perfdl.report import Written, github, markdown, write_all
+from pytest_perfdl.report import Written, github, markdown, remove_earlier, write_all
 from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
 from pytest_perfdl.report.json import write_json
 from pytest_perfdl.report.junit import properties
@@ -108,6 +108,8 @@ class PerfSession:
         self._check_out(self._context)
         # Where something is refused above, there is no summary to print, and no report to replace an earlier one.
         self.tests = tests
+        if tests or self._is_empty_shard:
+            remove_earlier(self.settings.report, self.settings.json)
         for test in self.tests.values():
             item: Any = test.item
             item.setup = _bound(self._setup, test)

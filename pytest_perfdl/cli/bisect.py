@@ -295,6 +295,7 @@ def _log(arguments: argparse.Namespace, suite: Suite, tests: Path) -> tuple[Path
         "options": list(suite.options),
         "setup": suite.setup,
         "python": sys.executable,
+        "packages": _packages(),
         "version": __version__,
     }
     if arguments.log is not None:
@@ -303,6 +304,17 @@ def _log(arguments: argparse.Namespace, suite: Suite, tests: Path) -> tuple[Path
     common = common_folder(history.top)
     assert common is not None
     return common / "perfdl" / f"bisect-{name}.jsonl", search
+
+
+def _packages() -> str:
+    """A digest of what is installed, by the names of its folders: another torch measures something else."""
+    found = {
+        path.name
+        for entry in sys.path
+        for pattern in ("*.dist-info", "*.egg-info")
+        for path in Path(entry or ".").glob(pattern)
+    }
+    return hashlib.sha256("\n".join(sorted(found)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class _Lines:

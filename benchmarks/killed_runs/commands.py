@@ -40,7 +40,7 @@ from pytest_perfdl.report.json import write_json  # noqa: E402
 from pytest_perfdl.workers.checkout import clear  # noqa: E402
 
 OPTIONS = ("--", "--perf-steps=4", "--perf-warmup=1", "--perf-budget=2")
-LATEST = {"rename": 1.0, "refresh": 2.5, "comment": 2.0, "ranks": 12.0, "bisect": 15.0, "environments": 15.0}
+LATEST = {"rename": 3.0, "refresh": 6.0, "comment": 5.0, "ranks": 12.0, "bisect": 15.0, "environments": 15.0}
 """Latest moment of a signal, in seconds."""
 WEIGHTS = {"rename": 5, "refresh": 4, "comment": 4, "ranks": 3, "bisect": 3, "environments": 3}
 QUICK = ("rename", "refresh", "comment")
@@ -152,7 +152,7 @@ class Commands:
             "ranks": self.project.command("perf", "tests/ranks", "--perf-memory=off"),
             "bisect": [*perfdl, "bisect", "--log", log, "HEAD~2", "HEAD", test, *OPTIONS],
             "environments": [
-                *(*perfdl, "bisect", "--environments", "--log", log, old, new),
+                *(*perfdl, "bisect", "--environments", old, new),
                 *("tests/env/test_env.py::test_work", *OPTIONS),
             ],
         }

@@ -638,6 +638,8 @@ test:
 | `record`, `base_record` | the records of both sides |
 | `base_now` | if the environment differs from the baseline's: the baseline's code, measured in this run; else null |
 
+`settings` has the options and ini keys that decide how tests are measured and judged, as text.
+
 In a run with `--perf-shard`, `shard` has the fields `index` (from 1), `count`, `tests` (the number of perf tests in all
 shards) and `require` (the number of tests in all shards that must be compared). In other runs, `shard` is null.
 

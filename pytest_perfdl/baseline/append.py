@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.baseline.text import dump, parse
 from pytest_perfdl.model.errors import BaselineError, RecordError
-from pytest_perfdl.model.metrics import BYTE_SCOPE, COUNT_SCOPE, is_utilization, scope
+from pytest_perfdl.model.metrics import COUNT_SCOPE, is_utilization, scope
 from pytest_perfdl.model.record import Call, Row, Series
+from pytest_perfdl.model.units import some
 
 if TYPE_CHECKING:
     from pytest_perfdl.model.record import MeasurementPlan, Record
@@ -18,16 +20,15 @@ def append(base: Record, new: Record) -> Record:
     """The baseline `base` with the repeats of `new` after its own.
 
     Rows are joined by kind and name; one that a side does not have took no time there, and a count is the
-    mean over all repeats. A utilization that a side could not compute is left out. The context is that of `new`, the
-    more recent.
-    The note is too, if it has one. Both are rounded as they are stored
+    mean over all repeats. A utilization that a side could not compute is left out. The note is that of `new`, if it
+    has one. Both are rounded as they are stored
     before they are joined, so that an exact count stays the same number.
 
     Raises
     ------
     BaselineError
-        The two are not comparable: different test, machine ID, measurement settings or test source, different calls or
-        metrics, a context in which counted metrics differ, or different counts; the message is one line.
+        The two are not comparable: different test, machine ID, measurement settings, test source, environment or code,
+        different calls or metrics, or different counts; the message is one line.
     """
     try:
         base, new = parse(dump(base)), parse(dump(new))
@@ -41,8 +42,12 @@ def append(base: Record, new: Record) -> Record:
         ("calls", [call.name for call in base.calls], [call.name for call in new.calls]),
     ):
         _agree(new, what, before, after)
-    for name in BYTE_SCOPE:
+    for name in sorted({*base.context, *new.context}):
         _agree(new, f"context {name}", base.context.get(name), new.context.get(name))
+    if base.code is not None and new.code is not None:
+        files, packages = (base.code.files, new.code.files), (base.code.packages, new.code.packages)
+        for what, (old, now) in {"code": files, "versions of packages": packages}.items():
+            _agree(new, what, _others(old, now), _others(now, old))
     calls = tuple(_call(new, before, after) for before, after in zip(base.calls, new.calls, strict=True))
     return replace(
         new,
@@ -62,6 +67,11 @@ def _differing(plan: MeasurementPlan, other: MeasurementPlan) -> str:
     """The settings of a plan that differ from another one's, as text."""
     others = other.shape
     return ", ".join(f"{name}={value}" for name, value in plan.shape.items() if value != others[name])
+
+
+def _others(values: Mapping[str, str], others: Mapping[str, str]) -> str:
+    """What differs from other values, as text."""
+    return some([f"{name} {value}" for name, value in values.items() if value != others.get(name)]) or "none"
 
 
 def _agree(record: Record, what: str, before: object, after: object) -> None:

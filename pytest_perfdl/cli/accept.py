@@ -14,7 +14,7 @@ from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli.common import add_note, note_of, run_file, say, shown
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
-from pytest_perfdl.model.errors import CommandError
+from pytest_perfdl.model.errors import BaselineError, CommandError
 from pytest_perfdl.model.record import INJECTED, Record
 from pytest_perfdl.model.run_json import RunFile, RunTest, read
 from pytest_perfdl.model.units import plural
@@ -65,6 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 3
     store = baselines_of(arguments)
+    if not (arguments.all or arguments.test):
+        for test in tests:
+            _check_base(store, file, test)
     for record, _ in accepted:
         store.checked(record)
     for record, exemplars in accepted:
@@ -76,6 +79,22 @@ def _named(file: RunFile, tests: Sequence[RunTest], names: Sequence[str]) -> lis
     if absent := [name for name in names if name not in {test.id for test in tests}]:
         raise CommandError(f"{file.path}: the run did not measure {absent[0]!r}: give the id as perfdl report shows it")
     return [test for test in tests if test.id in names]
+
+
+def _check_base(store: Store, file: RunFile, test: RunTest) -> None:
+    """Refuse a verdict on another baseline than the one that would be replaced: it says nothing about that one."""
+    assert test.record is not None
+    try:
+        stored = store.load(test.id, test.record.key.slug)
+    except BaselineError:
+        # A damaged one is replaced; what else is wrong is said when it is written.
+        return
+    known = (test.record.occasions, *(each.occasions for each in (test.base_record,) if each is not None))
+    if stored is not None and stored.occasions not in known:
+        raise CommandError(
+            f"{file.path}: {visible(test.id)} was not compared with the baseline that is stored now, which was "
+            f"recorded on {stored.occasions[-1].date[:10]}: measure again, or name the test with --test"
+        )
 
 
 def _noted(record: Record, note: str | None) -> Record:
@@ -93,8 +112,8 @@ def _accept(store: Store, record: Record, exemplars: Mapping[str, bytes]) -> Non
 
 def _is_called_for(test: RunTest) -> bool:
     """Whether a new baseline would change a test's verdict."""
-    if test.verdict == "waived":
-        # A waived slowdown is not accepted.
+    if test.verdict == "waived" or test.data.get("against") or test.data.get("against_python"):
+        # A waived slowdown is not accepted, and a verdict on another commit or interpreter is none on the baseline.
         return False
     return (test.verdict in REWRITTEN and not test.is_budgets_alone) or test.counts_changed
 

@@ -18,10 +18,12 @@ import pytest
 
 from pytest_perfdl.cli.project import Project
 from pytest_perfdl.model.errors import CommandError
-from pytest_perfdl.system import folders
+from pytest_perfdl.system import folders, processes
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 
 _OUT = "PERFDL_COLLECTED"
+_SECONDS = 600.0
+"""Longest that importing all test files may take, as the time limit of one of their processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +55,15 @@ def collect(project: Project, paths: Sequence[str]) -> Collected:
     with folders.for_a_while("collect") as scratch:
         out = scratch / "collected.json"
         environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"} | {_OUT: str(out)}
-        done = subprocess.run(
-            command,
-            cwd=project.root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="backslashreplace",
-            check=False,
-        )
+        try:
+            done = processes.run(command, project.root, seconds=_SECONDS, environment=environment)
+        except subprocess.TimeoutExpired:
+            raise CommandError(f"pytest did not collect the tests within {_SECONDS:g} s") from None
         if not out.is_file():
-            said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+            text = (done.output + done.errors).decode("utf-8", "backslashreplace")
+            said = [line for line in text.splitlines() if line.strip()]
             telling = next((line for line in said if line.startswith(("ERROR:", "E  "))), said[-1] if said else "")
-            raise CommandError(f"pytest could not collect the tests (exit code {done.returncode}): {telling.strip()}")
+            raise CommandError(f"pytest could not collect the tests (exit code {done.code}): {telling.strip()}")
         found = json.loads(out.read_text(encoding="ascii"))
     return Collected(frozenset(found["tests"]), frozenset(found["files"]), found["broken"])
 

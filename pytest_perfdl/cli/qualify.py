@@ -19,6 +19,7 @@ from pytest_perfdl.cli.common import say, say_json, say_progress, seconds_above_
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.model.errors import CommandError, RunFailed
 from pytest_perfdl.model.units import duration, format_percent, plural
+from pytest_perfdl.model.visible import visible
 from pytest_perfdl.qualify.campaign import expected_seconds, next_run, runs_left, seconds_left
 from pytest_perfdl.qualify.child import run_suite
 from pytest_perfdl.qualify.log import Log
@@ -111,6 +112,12 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
                 say_progress("\n")
                 raise CommandError(
                     f"{log.path} contains runs of another machine ({done[0].key}): choose another file with --out"
+                )
+            if done and (differs := outcome.differs(done[0])):
+                say_progress("\n")
+                raise CommandError(
+                    f"{log.path} contains runs that were compared otherwise ({visible(differs)}): choose another file "
+                    "with --out"
                 )
             log.append(outcome)
             done.append(outcome)

@@ -112,6 +112,23 @@ class Settings:
         """The other side in words: "main", "/venvs/old/bin/python", "main with /venvs/old/bin/python"."""
         return " with ".join(filter(None, (self.against, self.against_python)))
 
+    @property
+    def deciding(self) -> dict[str, str]:
+        """What decides how tests are measured and judged, by option or ini key: equal in runs that are comparable."""
+        values: dict[str, object] = {
+            "perf_limits": ", ".join(self.limits[0]),
+            "--perf-limit": ", ".join(self.limits[1]),
+            **{f"perf_{name}": value for name, value in self.ini_shape.items()},
+            **{f"--perf-{name}": getattr(self, name) for name in ("warmup", "steps", "repeats", "threads")},
+            "perf_nodes": self.launch.nodes,
+            "perf_key_extra": ", ".join(self.key_extra),
+            "--perf-inject": self.inject or None,
+            "--perf-update": self.update,
+        }
+        for name in ("fail_on", "loops", "budget", "resolution", "isolate", "pin", "start", "against_tests", "waivers"):
+            values[f"perf_{name}"] = getattr(self, name)
+        return {name: str(value) for name, value in values.items() if value not in (None, "")}
+
     def records(self, *, has_baseline: bool) -> bool:
         """Whether a test is measured to be recorded, without a comparison first."""
         return self.update in ("all", "append") or (self.update is not None and not has_baseline)

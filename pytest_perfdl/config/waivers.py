@@ -17,7 +17,7 @@ from pytest_perfdl.model.errors import WaiverError
 from pytest_perfdl.model.limits import limit_of
 from pytest_perfdl.model.untrusted_files import read_bytes, size
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.model.waivers import EVERY, Waiver
+from pytest_perfdl.model.waivers import EVERY, Waiver, today
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,6 +32,10 @@ MOST = 1000
 """Waivers that the file may have."""
 LONGEST = 1000
 """Characters that a text may have."""
+LARGEST = 10.0
+"""Share by which a metric may get worse: eleven times as slow."""
+YEARS = 100
+"""Longest time from now until the last day."""
 _REQUIRED = ("test", "limit", "until", "why", "who")
 _KNOWN = (*_REQUIRED, "metric")
 _SHOWN = 60
@@ -111,7 +115,15 @@ def _waiver(entry: Any) -> Waiver:
     waiver = Waiver(
         texts["test"], texts["metric"], texts["limit"], until.isoformat(), why=texts["why"], who=texts["who"]
     )
+    if until.year > today().year + YEARS:
+        raise ValueError(f"until is more than {YEARS} years from now: {_EXPECTED['until']}")
+    if set(waiver.metric) & set("*?"):
+        raise ValueError(
+            f"metric {_cut(waiver.metric)} is not the name of a metric: leave metric out to cover every metric"
+        )
     limit = limit_of(waiver)
+    if limit.relative is not None and limit.relative > LARGEST:
+        raise ValueError(f"limit {_cut(limit.text)} is more than {LARGEST:.0%}: {_EXPECTED['limit']}")
     if limit.off:
         raise ValueError(f"limit is off, but a waiver says how much worse the metric may get: {_EXPECTED['limit']}")
     if waiver.metric == EVERY and (limit.absolute is not None or limit.sign):

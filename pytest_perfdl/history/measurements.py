@@ -8,6 +8,7 @@ are finite, and that there is one value per process.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from pytest_perfdl.model.record import INJECTED, Better, Kind, Scalar, metric_na
 from pytest_perfdl.model.record_json import LARGEST, KeyForm, ScalarForm
 from pytest_perfdl.model.visible import visible
 
+_HASH_DIGITS = 12
 _SAID = 200
 """Characters of an error's text."""
 
@@ -62,6 +64,7 @@ class Measurement:
     commit: str
     date: str
     context: Mapping[str, Scalar]
+    """Of the process, with the settings that measured and the hash of the test's source."""
     metrics: Mapping[str, Measured]
     """By full name."""
     subject: str = ""
@@ -110,6 +113,8 @@ class _Record(_Versioned):
     context: dict[str, ScalarForm]
     occasions: list[_Occasion]
     calls: list[_Call]
+    test_hash: str = ""
+    plan: dict[str, Any] = {}
     integrity: list[_Finding] = []
     note: str | None = None
 
@@ -228,7 +233,7 @@ def _measurement(
         machine_id=form.key.slug,
         commit=commit,
         date=date or last.date,
-        context=form.context,
+        context={**form.context, **_settings(form.plan), "test source": form.test_hash[:_HASH_DIGITS]},
         metrics=metrics,
         subject=subject,
         note=form.note or "",
@@ -236,6 +241,11 @@ def _measurement(
         base=base,
         paired=paired or {},
     )
+
+
+def _settings(plan: Mapping[str, Any]) -> dict[str, Scalar]:
+    """What a plan says, as text: a point under other settings is no change of the code."""
+    return {visible(name): visible(json.dumps(value)[:_SAID]) for name, value in plan.items()}
 
 
 def _paired(metric: _Metric) -> Paired | None:

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def measurements(places: Sequence[str], skip: Skip) -> Iterator[Measurement]:
-    """The measurements of all run files in some places, in the order of their dates.
+    """The measurements of all run files in some places, in the order of their dates; one that is there twice once.
 
     Parameters
     ----------
@@ -46,7 +46,13 @@ def measurements(places: Sequence[str], skip: Skip) -> Iterator[Measurement]:
                 found += of_run(data)
             except RecordError as error:
                 skip(f"{name} {error}: skipped")
-    yield from sorted(found, key=lambda each: each.date)
+    yield from sorted({_identity(each): each for each in found}.values(), key=lambda each: each.date)
+
+
+def _identity(each: Measurement) -> object:
+    """Equal for copies: a folder has `run.json` and what `--perf-json` wrote, say."""
+    values = tuple((name, metric.values) for name, metric in each.metrics.items())
+    return each.test, each.machine_id, each.commit, each.date, values
 
 
 def _of_path(path: Path, skip: Skip) -> Iterator[tuple[str, bytes]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from pytest_perfdl.model.errors import OutcomeError
@@ -63,6 +63,21 @@ class Outcome:
     arguments: tuple[str, ...]
     """What pytest was given besides."""
     cases: tuple[Case, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What decides how the run measured and judged, but the slowdown."""
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """The environment, and when the baseline of each test was recorded."""
+
+    def differs(self, other: Outcome) -> str:
+        """What makes another run one of another campaign: "perf_limits step_time:3%, not none"; empty for nothing."""
+        for name in sorted(self.settings.keys() | other.settings.keys()):
+            before, now = (each.settings.get(name, "none") for each in (other, self))
+            if before != now:
+                return f"{name} {before}, not {now}"
+        for name in sorted(self.conditions.keys() & other.conditions.keys()):
+            if self.conditions[name] != other.conditions[name]:
+                return f"{name} {other.conditions[name]}, not {self.conditions[name]}"
+        return ""
 
 
 def outcome_of(run: Any, *, inject: float, seconds: float, arguments: Iterable[str]) -> Outcome:
@@ -81,6 +96,8 @@ def outcome_of(run: Any, *, inject: float, seconds: float, arguments: Iterable[s
             key=str(run["key"]["slug"]),
             arguments=tuple(arguments),
             cases=tuple(_case(test) for test in run["tests"]),
+            settings=_texts({name: each for name, each in run["settings"].items() if name != "--perf-inject"}),
+            conditions=_texts(run["context"]) | _baselines(run["tests"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise OutcomeError(f"not a run.json file of pytest --perf ({_what(error)})") from error
@@ -123,11 +140,23 @@ def from_json(data: Any) -> Outcome:
                 )
                 for test in data["cases"]
             ),
+            settings=_texts(data.get("settings", {})),
+            conditions=_texts(data.get("conditions", {})),
         )
     except OutcomeError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise OutcomeError(f"not a run of perfdl qualify ({_what(error)})") from error
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in values.items()}
+
+
+def _baselines(tests: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """When the baseline of each test was last recorded."""
+    of = {test["id"]: test["base_record"] for test in tests if test["base_record"] is not None}
+    return {f"baseline of {test}": str(base["occasions"][-1]["date"]) for test, base in of.items()}
 
 
 def _case(test: Mapping[str, Any]) -> Case:

@@ -203,7 +203,8 @@ def _in_environment(case: _Case, fit: Sequence[Measured], stored: Record, change
 def _fit(runs: Sequence[Measured], stored: Record) -> list[Measured]:
     """The newest runs without one in between that contradicts: compared with the baseline in rounds, no slowdown.
 
-    Runs without a measurement contradict nothing.
+    A run with other limits or settings than the newest was judged otherwise. Runs without a measurement
+    contradict nothing.
     """
     found: list[Measured] = []
     for run in reversed(runs):
@@ -211,6 +212,8 @@ def _fit(runs: Sequence[Measured], stored: Record) -> list[Measured]:
         if result.verdict in _NOTHING or result.judgement.reason == SAME_CODE:
             continue
         if result.base != stored or result.verdict not in _FINE or result.new is None or obstacle(result):
+            break
+        if run.settings != runs[-1].settings:
             break
         found.insert(0, run)
     return found

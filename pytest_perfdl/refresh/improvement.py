@@ -75,14 +75,12 @@ def adopted(found: Improvement, stored: Record) -> Record:
     for run in later:
         more = run.result.new
         assert more is not None
-        if record.code is None or more.code is None or record.code.files != more.code.files:
-            break
-        if record.context != more.context:
+        if record.code is None or more.code is None:
             break
         try:
             record = replace(append(record, more), code=record.code)
         except BaselineError:
-            # Its counts differ, so it is not what was measured first.
+            # Its code, environment or counts differ, so it is not what was measured first.
             break
     times = {name: metric.new for name, metric in paired_times(first.result).items() if metric.new is not None}
     return replace(record, note=None, refreshed=kept(stored, record, times))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -25,19 +25,30 @@ class Measured:
     date: str
     """When the run began; ISO 8601, so that texts are in the order of time."""
     result: Result
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What decides how the run measured and judged."""
 
 
 def of_runs(runs: Sequence[tuple[Path, Run]]) -> dict[tuple[str, str], list[Measured]]:
     """The measurements of each test on each machine, oldest first: (node id, machine ID) -> measurements.
 
-    A run that is given twice counts once. Tests without a record, such as skipped ones, have the run's machine ID.
+    A run that is given twice counts once, whatever date a copy says: no two runs take the same times to the nanosecond.
+    Tests without a record, such as skipped ones, have the run's machine ID.
     """
-    found: dict[tuple[str, str], dict[str, Measured]] = {}
+    found: dict[tuple[str, str], dict[object, Measured]] = {}
     for path, run in sorted(runs, key=lambda each: each[1].date):
         for result in run.results:
             machine = result.new.key.slug if result.new is not None else run.key.slug
-            found.setdefault((result.id, machine), {})[run.date] = Measured(path, run.date, result)
-    return {key: list(by_date.values()) for key, by_date in found.items()}
+            measured = found.setdefault((result.id, machine), {})
+            measured.setdefault(_times(result) or run.date, Measured(path, run.date, result, run.settings))
+    return {key: list(measured.values()) for key, measured in found.items()}
+
+
+def _times(result: Result) -> object:
+    """What a run took, in its processes and rounds; empty if it took no time."""
+    series = {} if result.new is None else result.new.metrics()
+    own = tuple((name, each.values) for name, each in series.items() if each.kind == "timed")
+    return own + tuple((each.name, each.pairs) for each in result.metrics if each.pairs)
 
 
 def paired_times(result: Result) -> dict[str, MetricVerdict]:

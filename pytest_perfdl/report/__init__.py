@@ -49,7 +49,8 @@ def write_all(run: Run) -> Written:
     ------
     ReportError
         When the folder is not writable or the disk is full, or the page cannot be drawn; nothing is then left
-        half-written, and an earlier run's page does not stay where it would be taken for this one's.
+        half-written, and an earlier run's page does not stay where it would be taken for this one's. (Neither does it
+        where this process is killed meanwhile.)
     """
     # Imported here so that reading `results.run` does not load jinja2.
     from pytest_perfdl.report import json
@@ -58,15 +59,35 @@ def write_all(run: Run) -> Written:
     file = run.report_dir / "run.json"
     made = {} if run.report_dir.is_dir() else {run.report_dir / ".gitignore": _IGNORED}
     write_files(made | {file: json.dump(data)}, elsewhere=_ELSEWHERE)
+    _remove_pages(run.report_dir)
     try:
         return _drawn(run, data, file)
     except ReportError:
         raise
     except Exception as error:
-        remove_files((run.report_dir / name for name in ("index.html", "summary.md")), run.report_dir)
         raise ReportError(
             f"the HTML report cannot be written: {type(error).__name__}: {error}; the measured data is in {file}"
         ) from error
+
+
+def remove_earlier(folder: Path, json: Path | None) -> None:
+    """Remove what an earlier run reported: if this one is killed, nobody must take it for this one's.
+
+    Parameters
+    ----------
+    folder
+        Of the report.
+    json
+        The file of `--perf-json`.
+    """
+    remove_files([folder / "run.json"], folder)
+    _remove_pages(folder)
+    if json is not None:
+        remove_files([json], json.parent)
+
+
+def _remove_pages(folder: Path) -> None:
+    remove_files((folder / name for name in ("index.html", "summary.md")), folder)
 
 
 def _drawn(run: Run, data: dict[str, Any], file: Path) -> Written:

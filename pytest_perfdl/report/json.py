@@ -37,6 +37,7 @@ def to_json(run: Run) -> dict[str, Any]:
         "notes": list(run.notes),
         "perf_dir": run.perf_dir,
         "invocation": dataclasses.asdict(run.invocation),
+        "settings": dict(run.settings),
         "peaks": {key: dataclasses.asdict(each) for key, each in run.peaks.items()},
         "shard": None if run.shard is None else dataclasses.asdict(run.shard),
         "counts": run.counts(),

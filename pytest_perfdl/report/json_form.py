@@ -114,3 +114,5 @@ class RunForm(msgspec.Struct):
     counts: dict[Verdict, int]
     waivers: WaiverFile
     tests: list[_Test]
+    settings: dict[str, str] = {}
+    """Not in files of before it was noted."""

@@ -1,6 +1,8 @@
 """Joins the runs of all shards of a suite (`--perf-shard`) into one run, for one report.
 
-What cannot be one run is refused: shards of different commits, machine IDs or splits, and missing shards.
+What cannot be one run is refused: shards of different commits, machine IDs or splits, shards that were compared with
+different bases or under different settings, and missing shards. Other versions of packages are said: each shard was
+compared with a base of its own environment, or has the verdict that tells of it.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ def merged(runs: Mapping[Path, Run], *, partial: bool = False) -> Merged:
     given = [_shard_run(path, run) for path, run in runs.items()]
     for what, read in _EQUAL.items():
         _check_equal(given, what, read)
+    for name in sorted({name for each in given for name in each.run.settings}):
+        _check_equal(given, f"setting {visible(name)}", lambda each, name=name: each.run.settings.get(name, "none"))  # type: ignore[misc]
     shards, remarks = _newest(given)
     first = shards[0].shard
     absent = [str(index) for index in range(1, first.count + 1) if index not in {each.shard.index for each in shards}]
@@ -76,12 +80,29 @@ def _shard_run(path: Path, run: Run) -> ShardRun:
     return ShardRun(path, run.shard, run)
 
 
+def _base(each: ShardRun) -> str | None:
+    """What tests were compared with: baselines, or the commit and the interpreter of the other side."""
+    found = set()
+    for result in each.run.results:
+        if result.base is not None:
+            commit = result.against and (result.base.occasions[-1].commit or result.against)
+            found.add(" with ".join(filter(None, (commit, result.against_python))) or "baselines")
+    return ", ".join(sorted(found)) or None
+
+
+def _folder(each: ShardRun) -> str | None:
+    """Where baselines are; `None` for a path that may be another one on every machine."""
+    return None if Path(each.run.perf_dir).is_absolute() else each.run.perf_dir
+
+
 _EQUAL: dict[str, Callable[[ShardRun], Hashable]] = {
     "number of shards": lambda each: each.shard.count,
     "number of perf tests in all shards": lambda each: each.shard.tests,
-    "commit": lambda each: each.run.commit,
-    # A shard without a measured test has none.
+    "commit": lambda each: each.run.commit or "none",
+    # A shard without a measured test has no machine, and one that compared nothing no base.
     "machine ID": lambda each: each.run.key.slug or None,
+    "base of the comparison": _base,
+    "folder of the baselines": _folder,
     "minimum number of compared tests": lambda each: each.shard.require,
 }
 """What all shards of a run have in common."""

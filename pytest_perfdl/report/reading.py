@@ -48,6 +48,7 @@ class _RunForm(msgspec.Struct):
     notes: list[str]
     invocation: Invocation | None = None
     """Not in files of before it was noted."""
+    settings: dict[str, str] = {}
     peaks: dict[str, Peaks] = {}
     shard: Shard | None = None
     waivers: WaiverFile = msgspec.field(default_factory=WaiverFile)
@@ -126,6 +127,7 @@ def read_run(path: Path, report_dir: Path) -> Run:
         judged=form.judged,
         notes=tuple(form.notes),
         invocation=form.invocation or _guessed(results),
+        settings=form.settings,
         peaks=form.peaks,
         repository=form.repository,
         traces="all",
@@ -142,7 +144,7 @@ def _guessed(results: Sequence[Result]) -> Invocation:
 
 
 def with_history(runs: Sequence[Run]) -> Run:
-    """The last of several runs by their dates, each of its tests with what the earlier ones measured under its key."""
+    """The last of several runs by their dates, each of its tests with what the earlier ones measured like it."""
     *earlier, last = sorted(runs, key=lambda run: run.date)
     return replace(last, results=tuple(replace(one, history=_before(one, earlier)) for one in last.results))
 
@@ -152,10 +154,13 @@ def _before(result: Result, earlier: Sequence[Run]) -> tuple[Record, ...]:
         one.new
         for run in earlier
         for one in run.results
-        if one.id == result.id
-        and one.new is not None
-        and (result.new is None or one.new.key.slug == result.new.key.slug)
+        if one.id == result.id and one.new is not None and (result.new is None or _is_like(one.new, result.new))
     )
+
+
+def _is_like(one: Record, other: Record) -> bool:
+    """Whether two records were measured on one machine and in one way."""
+    return one.key.slug == other.key.slug and one.plan.shape == other.plan.shape and one.test_hash == other.test_hash
 
 
 def _result(test: RunTest, file: RunFile) -> Result:

@@ -193,6 +193,8 @@ class Run:
     """Notes about the whole run, one line per note."""
     invocation: Invocation = field(default_factory=Invocation)
     """How pytest was called, for the commands in reports."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What decides how tests are measured and judged, by option or ini key: equal in runs that are comparable."""
     peaks: Mapping[str, Peaks] = field(default_factory=dict)
     """Peak rates, to which utilization is relative, by machine ID."""
     repository: str = ""

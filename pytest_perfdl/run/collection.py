@@ -18,7 +18,7 @@ from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit
 from pytest_perfdl.model.metrics import METRICS, general, is_utilization, is_zero_if_absent
 from pytest_perfdl.model.record import MeasurementPlan, Record
 from pytest_perfdl.model.units import plural
-from pytest_perfdl.model.waivers import Waiver
+from pytest_perfdl.model.waivers import Waiver, waivers_for
 from pytest_perfdl.workers.identity import test_hash
 from pytest_perfdl.workers.options import exempt_from_timeout
 
@@ -94,11 +94,12 @@ def adopt(items: list[pytest.Item], settings: Settings, waivers: Sequence[Waiver
     tests: dict[str, PerfTest] = {}
     problems = []
     merged = _general_limits(settings)
+    ids = {item.nodeid for item in items}
     for item in items:
         if not is_perf_test(item, settings.markers):
             continue
         try:
-            tests[item.nodeid] = _perf_test(item, settings, merged, waivers)
+            tests[item.nodeid] = _perf_test(item, settings, merged, waivers_for(item.nodeid, waivers, ids))
         except ValueError as error:
             problems.append(f"{item.nodeid}: @pytest.mark.{settings.markers[-1]}: {error}")
     if problems:
@@ -120,7 +121,7 @@ def _general_limits(settings: Settings) -> Limits:
     return merged
 
 
-def _perf_test(item: pytest.Item, settings: Settings, merged: Limits, waivers: Sequence[Waiver]) -> PerfTest:
+def _perf_test(item: pytest.Item, settings: Settings, merged: Limits, waivers: tuple[Waiver, ...]) -> PerfTest:
     assert isinstance(item, pytest.Function)
     if _is_unittest(item):
         raise ValueError("perf tests must be functions or methods of plain classes, not of unittest.TestCase")
@@ -129,7 +130,7 @@ def _perf_test(item: pytest.Item, settings: Settings, merged: Limits, waivers: S
     options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
     loops = Loops(settings.loops or 1) if options.loops is None else Loops(options.loops, by_marker=True)
-    limits = replace(own.over(merged), waivers=tuple(each for each in waivers if each.matches(item.nodeid)))
+    limits = replace(own.over(merged), waivers=waivers)
     plan = options.plan(settings, _ranks(item, options, settings))
     return PerfTest(item, options, plan, limits, own, test_hash(item), loops)
 

@@ -20,6 +20,7 @@ from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.model.errors import BaselineError, ConstantsError
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.system import processes
 from pytest_perfdl.system.folders import for_a_while
 from pytest_perfdl.system.import_path import module_command
 from pytest_perfdl.workers.process import environment
@@ -176,22 +177,15 @@ def calibrated(
         options = [str(threads), "cuda" if on_device else "cpu", str(file), str(seconds or 0), *key_extra]
         command = module_command(sys.executable, "pytest_perfdl.measure.calibration", *options)
         try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env=environment(threads),
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_SECONDS,
-                check=False,
-            )
+            # What it starts computes until it is killed, so that must not outlive this process.
+            done = processes.run(command, folder, seconds=_TIMEOUT_SECONDS, environment=environment(threads))
         except subprocess.TimeoutExpired:
             raise ConstantsError(
                 f"the benchmark of this machine did not finish within {_TIMEOUT_SECONDS:g} s"
             ) from None
-        if done.returncode:
-            said = done.stderr.strip().splitlines() or [
-                f"the benchmark of this machine failed with exit code {done.returncode}"
+        if done.code:
+            said = done.errors.decode(errors="replace").strip().splitlines() or [
+                f"the benchmark of this machine failed with exit code {done.code}"
             ]
             raise ConstantsError(said[-1])
         try:

@@ -29,7 +29,7 @@ from pytest_perfdl.model.failures import PerfError, PerfRegression
 from pytest_perfdl.model.record import Finding, Key
 from pytest_perfdl.model.secrets import clean
 from pytest_perfdl.model.visible import harmless, visible
-from pytest_perfdl.report import Written, github, markdown, write_all
+from pytest_perfdl.report import Written, github, markdown, remove_earlier, write_all
 from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
 from pytest_perfdl.report.json import write_json
 from pytest_perfdl.report.junit import properties
@@ -109,6 +109,8 @@ class PerfSession:
         self._check_out(self._context)
         # Where something is refused above, there is no summary to print, and no report to replace an earlier one.
         self.tests = tests
+        if tests or self._is_empty_shard:
+            remove_earlier(self.settings.report, self.settings.json)
         for test in self.tests.values():
             item: Any = test.item
             item.setup = _bound(self._setup, test)
@@ -452,6 +454,7 @@ class PerfSession:
             seconds=time.monotonic() - self._started,
             notes=self.settings.notes,
             invocation=self._invocation,
+            settings=self.settings.deciding,
             peaks=self._context.machines.peaks([record.key for record in records]) if self._context else {},
             repository=web_address(self.config.rootpath),
             traces=self.settings.traces,

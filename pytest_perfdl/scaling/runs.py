@@ -19,6 +19,7 @@ from pytest_perfdl.model.record import Record
 from pytest_perfdl.scaling.points import Point, Points
 
 _NUMBER = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
+_SCALED = ("threads", "ranks")
 _PART = re.compile(rf"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<size>{_NUMBER})(?=-|$)|(?P<other>[^-]+)")
 
 
@@ -117,8 +118,20 @@ def read_members(path: Path, *, test: str = "", names: Sequence[str] = ()) -> Me
             )
         if len(families) > 1:
             raise ScalingError(f"several tests have sizes in their ids: select one with -k: {', '.join(families)}")
-    ((_, each),) = families.items()
+        ((_, each),) = families.items()
+        for other in each[1:]:
+            _check_like(each[0].record, other.record)
     return Members(path, tuple(each))
+
+
+def _check_like(first: Record, other: Record) -> None:
+    """Refuse sizes of different machines or environments; threads and ranks may be what is scaled."""
+    one, another = ({**record.key.parts, **record.context} for record in (first, other))
+    for name in sorted(one.keys() | another.keys()):
+        if name not in _SCALED and one.get(name) != another.get(name):
+            raise ScalingError(
+                f"{first.test} was measured with {name} {one.get(name)}, but {other.test} with {another.get(name)}"
+            )
 
 
 def points_of(

@@ -56,8 +56,7 @@ def run(
                 process.wait(GRACE_SECONDS)
             raise
         finally:
-            processes.end(process.pid)
-            process.wait()
+            processes.end_and_wait(process)
 
 
 def reason(output: Path) -> str:

@@ -7,7 +7,11 @@ only ever opened for reading, never through a link, and never written or deleted
 others.)
 
 A process that waits also holds a second lock, the queue. The former holder must wait for the queue before it can have
-the lock again. So runs alternate, although all of them look for a free lock from time to time only.
+the lock again. So runs alternate, although all of them look for a free lock from time to time only. Who is in the queue
+and does not take a lock that is free (a stopped process) is passed by.
+
+A lock belongs to the open file, so a forked child would keep it for as long as it lives: children close it. What else
+holds one and does not measure (a stopped process, a program of another user) is waited for only for a time.
 """
 
 from __future__ import annotations
@@ -28,6 +32,12 @@ _LOOK_EVERY_SECONDS = 0.2
 _SAY_EVERY_SECONDS = 1.0
 _CREATED_WITHIN_SECONDS = 1.0
 """Longest time from the creation of a file until all users may open it."""
+LONGEST_WAIT_SECONDS = 30 * 60.0
+"""For one holder of a lock, then it is measured without the lock: longer than a test takes (`--perf-timeout`)."""
+_PASSED_BY_SECONDS = 5.0
+"""Time for which a lock is free until it is no longer left to who is in the queue."""
+_OPEN: set[int] = set()
+"""Descriptors of lock files in this process."""
 
 
 def folder_of(mode: str) -> Path | None:
@@ -86,11 +96,7 @@ class DeviceLock:
             return
         try:
             for each in self._wanted:
-                queue = self._locked(f"{each.name}.queue", waiting)
-                try:
-                    self._held.append(self._locked(each.name, waiting, shared=each.shared))
-                finally:
-                    os.close(queue)
+                self._held.append(self._in_turn(each, waiting))
         except OSError as error:
             self.release()
             self.problem = f"{error.filename or self._folder}: {error.strerror or error}"
@@ -101,32 +107,73 @@ class DeviceLock:
     def release(self) -> None:
         """Release what is held."""
         while self._held:
-            os.close(self._held.pop())
+            _close(self._held.pop())
 
-    def _locked(self, name: str, waiting: Callable[[int | None], None], *, shared: bool = False) -> int:
-        """The descriptor of a locked file."""
-        path = self._folder / f"pytest-perfdl-{name}.lock"
-        operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
-        said = 0.0
-        while True:
-            descriptor = _opened(path)
-            try:
-                fcntl.flock(descriptor, operation)
-                if _is_at(path, descriptor):
-                    return descriptor
-            except BlockingIOError:
-                if time.monotonic() - said > _SAY_EVERY_SECONDS:
-                    said = time.monotonic()
-                    waiting(_holder(os.fstat(descriptor).st_ino))
+    def _in_turn(self, wanted: Wanted, waiting: Callable[[int | None], None]) -> int:
+        """The descriptor of a locked file, after all who came before."""
+        path, queue_path = (self._folder / f"pytest-perfdl-{wanted.name}{of}.lock" for of in ("", ".queue"))
+        queue: int | None = None
+        free_since = since = time.monotonic()
+        said, last = 0.0, None
+        try:
+            while True:
+                queue = _locked(queue_path) if queue is None else queue
+                found = _locked(path, shared=wanted.shared)
+                now = time.monotonic()
+                if found is not None:
+                    if queue is not None or now - free_since > _PASSED_BY_SECONDS:
+                        return found
+                    _close(found)
+                else:
+                    free_since = now
+                holder = _holder(queue_path if found is not None else path)
+                if holder != last:
+                    last, since = holder, now
+                if now - since > LONGEST_WAIT_SECONDS:
+                    who = "another process" if holder is None else f"PID {holder}"
+                    waited = f"{who} has kept it for {(now - since) / 60:.0f} min, the longest time that a run waits"
+                    raise OSError(errno.EBUSY, waited, str(path))
+                if now - said > _SAY_EVERY_SECONDS:
+                    said = now
+                    waiting(holder)
                 time.sleep(_LOOK_EVERY_SECONDS)
-            except OSError as error:
-                os.close(descriptor)
-                error.filename = str(path)
-                raise
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
+        finally:
+            if queue is not None:
+                _close(queue)
+
+
+def _locked(path: Path, *, shared: bool = False) -> int | None:
+    """The descriptor of a locked file; `None` while another process holds it."""
+    operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+    while True:
+        descriptor = _opened(path)
+        try:
+            fcntl.flock(descriptor, operation)
+            if _is_at(path, descriptor):
+                return descriptor
+        except BlockingIOError:
+            _close(descriptor)
+            return None
+        except OSError as error:
+            error.filename = str(path)
+            _close(descriptor)
+            raise
+        _close(descriptor)
+
+
+def _close(descriptor: int) -> None:
+    if descriptor in _OPEN:
+        _OPEN.discard(descriptor)
+        os.close(descriptor)
+
+
+def _let_go() -> None:
+    """In a forked child: what it has open belongs to its parent."""
+    for descriptor in list(_OPEN):
+        _close(descriptor)
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _opened(path: Path) -> int:
@@ -146,9 +193,10 @@ def _opened(path: Path) -> int:
             time.sleep(_LOOK_EVERY_SECONDS)
         else:
             break
+    _OPEN.add(descriptor)
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
+        _close(descriptor)
         raise OSError(errno.EINVAL, "not a file", str(path))
     if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o444 != 0o444:
         # The umask may have taken the right to read from others.
@@ -164,12 +212,13 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _holder(inode: int) -> int | None:
+def _holder(path: Path) -> int | None:
     """The process that holds the lock of a file; `None` where the system does not say.
 
     The device is not compared, since file systems that are made of others report different ones.
     """
     try:
+        inode = os.lstat(path).st_ino
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
         return None

@@ -2,7 +2,8 @@
 
 A guard, a shell that is started with the first child, reads the list of living groups from a pipe that only this
 process holds. When the pipe closes, it kills them. This needs no signal handler, so it works for SIGKILL as well, and
-no cooperation of a child, so it works for one that hangs in native code.
+no cooperation of a child, so it works for one that hangs in native code. A forked child of this process closes its end
+of the pipe: otherwise the guard would wait for it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 _GUARD = """
 trap '' HUP INT QUIT TERM
@@ -25,6 +28,26 @@ for group in $groups; do kill -s KILL -- "-$group"; done
 """
 _WHEN_GUARDED = 'read -r go && exec "$@" </dev/null'
 """Waits until its group is guarded; ends at once if this process has gone before."""
+_ENDING_SECONDS = 30.0
+"""Longest that a killed process is waited for: while it is stuck in a device or a file system, it does not end."""
+
+
+class Waited(Protocol):
+    """A child process, whoever started it; `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of its process group."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; its exit code.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +85,16 @@ class _Guard:
             self._process.wait()
             self._process = None
 
+    def forget(self) -> None:
+        """In a forked child: guard and groups are its parent's."""
+        self._groups.clear()
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            # Nothing to wait for, nor to warn of.
+            self._process.returncode = 0
+            self._process = None
+
     def _tell(self) -> None:
         line = " ".join(map(str, sorted(self._groups))).encode() + b"\n"
         try:
@@ -88,6 +121,7 @@ class _Guard:
 
 _guard = _Guard()
 atexit.register(_guard.close)
+os.register_at_fork(after_in_child=_guard.forget)
 
 
 def guard(group: int) -> None:
@@ -104,6 +138,18 @@ def end(group: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
     _guard.remove(group)
+
+
+def end_and_wait(process: Waited) -> None:
+    """Kill the guarded process group of a child now, and wait for the child, unless the system does not let it end."""
+    end(process.pid)
+    try:
+        process.wait(_ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        sys.stderr.write(
+            f"pytest-perfdl: process {process.pid} was killed, but did not end within {_ENDING_SECONDS:g} s: it is "
+            "stuck in a device or a file system, and is left to the system\n"
+        )
 
 
 def run(command: Sequence[str], folder: Path, *, seconds: float, environment: Mapping[str, str]) -> Finished:
@@ -135,8 +181,7 @@ def run(command: Sequence[str], folder: Path, *, seconds: float, environment: Ma
                 go.write(b"go\n")
             code = process.wait(seconds)
         finally:
-            end(process.pid)
-            process.wait()
+            end_and_wait(process)
         output.seek(0)
         errors.seek(0)
         return Finished(code, output.read(), errors.read())

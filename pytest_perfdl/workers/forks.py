@@ -234,8 +234,7 @@ class ForkParent:
 
     def close(self) -> None:
         """End the process; the system then ends what is still forked from it."""
-        processes.end(self._process.pid)
-        self._process.wait()
+        processes.end_and_wait(self._process)
         self._release()
 
     def _release(self) -> None:

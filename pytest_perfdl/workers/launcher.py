@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from pytest_perfdl.model.errors import WorkerDied
+from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, WorkerDied
 from pytest_perfdl.model.launch import STORE, Launch
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.system import processes
@@ -230,7 +230,12 @@ class RankLauncher:
                 )
             for connection in self._doorway.admit(_POLL_SECONDS):
                 channel = Channel(connection)
-                ready = channel.receive(deadline=deadline)
+                try:
+                    ready = channel.receive(deadline=deadline)
+                except (ChannelClosed, ChannelTimeout):
+                    # It ended, or hangs: what is said next is how many did not.
+                    channel.close()
+                    continue
                 assert isinstance(ready, RankReady)
                 if ready.world_size != self._size or ready.rank in ranks:
                     raise WorkerDied(
@@ -296,8 +301,7 @@ class RankLauncher:
                 process.terminate()
             self.wait(GRACE_SECONDS)
         for process in self._processes:
-            processes.end(process.pid)
-            process.wait()
+            processes.end_and_wait(process)
         self._doorway.close()
         self._output.close()
 

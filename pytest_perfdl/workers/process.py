@@ -49,25 +49,11 @@ _BOOT = (
 Under another interpreter it comes from that one's environment, in the same version (`interpreter.check_version`)."""
 
 
-class Process(Protocol):
+class Process(processes.Waited, Protocol):
     """A worker's process, whoever started it; `subprocess.Popen` is one."""
-
-    @property
-    def pid(self) -> int:
-        """Process id, which is also the id of its process group."""
-        ...
 
     def poll(self) -> int | None:
         """Its exit code, or `None` while it runs."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; its exit code.
-
-        Raises
-        ------
-        subprocess.TimeoutExpired
-        """
         ...
 
 
@@ -221,8 +207,7 @@ class Worker:
 
     def kill(self) -> None:
         """End the worker and everything in its process group now."""
-        processes.end(self.pid)
-        self._process.wait()
+        processes.end_and_wait(self._process)
         self._release()
 
     def _alive(self) -> bool:

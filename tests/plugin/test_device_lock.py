@@ -8,6 +8,7 @@ from plugin.project import NOT_JUDGED, Project, until
 
 from pytest_perfdl.system.device_lock import DeviceLock, Wanted
 
+REPORT = ("index.html", "run.json", "summary.md")
 TEST = """
     import os
     import pytest
@@ -65,13 +66,19 @@ def refuse(_):
 
 def test_two_runs_alternate_test_by_test_after_the_one_before_is_killed(start, tmp_path):
     notes = tmp_path / "notes"
-    killed = start("killed")
+    reports = [tmp_path / "killed" / name for name in (*(f"perf-report/{each}" for each in REPORT), "all.json")]
+    for path in reports:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("of an earlier run")
+    killed = start("killed", "--perf-json=all.json")
     assert until(notes.exists)
     runs = [start("a"), start("b", "--perf-timeout=60")]
     assert until(lambda: waits(tmp_path / "locks"))
     assert {line.split()[0] for line in notes.read_text().splitlines()} == {"killed"}
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.process.wait()
+    # What an earlier run reported is not there to be taken for the killed one's.
+    assert not any(path.exists() for path in reports)
     # Its workers end with it; what they have noted by now is no longer of interest.
     assert [run.finish().code for run in runs] == [0, 0]
 

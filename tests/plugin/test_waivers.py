@@ -35,7 +35,7 @@ who = "ana"
 """
 SECRET = "s3cr3t" + "V4lue0123456789"
 """No such text is in a file."""
-LATER, BEFORE = "2999-12-31", "2020-01-31"
+LATER, BEFORE = "2099-12-31", "2020-01-31"
 
 
 def git(root, *words):
@@ -79,7 +79,7 @@ def test_a_waived_regression_passes_until_it_gets_worse_or_the_waiver_expires(pr
     assert passed.code == 0, passed.output
     assert "PERF WAIVED" in passed.output
     assert "1 compared: 1 waived." in passed.output
-    phrase = "waived up to 30% until 2999-12-31 by ana: ones are needed"
+    phrase = "waived up to 30% until 2099-12-31 by ana: ones are needed"
     summary = passed.output.partition("perf summary")[2].split("\n", 1)[1]
     assert " ".join(summary.split()).startswith(
         f"waiver added by the current change: test_speed.py::*, ops {phrase}"
@@ -101,7 +101,7 @@ def test_a_waived_regression_passes_until_it_gets_worse_or_the_waiver_expires(pr
 
     worse = project.run(*options, MORE="5")
     assert worse.code == 1
-    assert "worse than the waiver of ana allows (30%, 2999-12-31)" in " ".join(worse.output.split())
+    assert "worse than the waiver of ana allows (30%, 2099-12-31)" in " ".join(worse.output.split())
 
     project.write("perf_waivers.toml", WAIVER.format(until=BEFORE) + WAIVER.format(until=LATER).replace("_speed", "_x"))
     git(project.root, "add", ".")

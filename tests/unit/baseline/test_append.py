@@ -8,7 +8,7 @@ from making import CONTEXT, counted, record, timed
 from pytest_perfdl.baseline.append import append
 from pytest_perfdl.baseline.text import dump, parse
 from pytest_perfdl.model.errors import BaselineError
-from pytest_perfdl.model.record import Call, Finding, Key, MeasurementPlan, Occasion, Row
+from pytest_perfdl.model.record import Call, Code, Finding, Key, MeasurementPlan, Occasion, Row
 
 
 def of(*times, ops=10, rows=(), date="2026-05-01T10:00:00Z", **rest):
@@ -43,15 +43,13 @@ def test_an_account_stays_closed():
     assert [sum(row.ns[i] for row in call.rows) for i in range(2)] == list(call.profiled_ns) == [120, 140]
 
 
-def test_labels_and_findings_are_joined_and_context_is_the_newer():
+def test_labels_and_findings_are_joined():
     note = Finding("note", "load", "another load")
-    base = of(1.0, modes={"page_faults": ("none",)}, integrity=(note,), context={**CONTEXT, "driver": "1"})
-    new = of(1.0, modes={"page_faults": ("few", "none"), "clock": ("low",)}, integrity=(note,),
-             context={**CONTEXT, "driver": "2"})  # fmt: skip
+    base = of(1.0, modes={"page_faults": ("none",)}, integrity=(note,))
+    new = of(1.0, modes={"page_faults": ("few", "none"), "clock": ("low",)}, integrity=(note,))
     joined = append(base, new)
     assert joined.modes == {"page_faults": ("none", "few"), "clock": ("low",)}
     assert joined.integrity == (note,)
-    assert joined.context["driver"] == "2"
 
 
 def test_op_counts_are_kept_where_equal_and_both_shown_where_not():
@@ -106,6 +104,10 @@ def test_a_utilization_that_one_recording_has_is_left_out(swap):
         "different measurement settings (baseline loops=1, current loops=8)",
     ),
     (of(1.0, context={**CONTEXT, "torch": "2.14.0"}), "different context torch (baseline 2.13.0, current 2.14.0)"),
+    (of(1.0, context={**CONTEXT, "driver": "2"}), "different context driver (baseline None, current 2)"),
+    (of(1.0, code=Code({"a.py": "1" * 12}, {"numpy": "2"})), "different code (baseline a.py 000000000000, current "),
+    (of(1.0, code=Code({}, {"numpy": "2"})), "different code (baseline a.py 000000000000, current none)"),
+    (of(1.0, code=Code({"a.py": "0" * 12}, {"numpy": "3"})), "versions of packages (baseline numpy 2, current"),
     (of(1.0, context={**CONTEXT, "flags": "tf32"}), "different context flags"),
     (of(1.0, context={**CONTEXT, "device": "cuda"}), "different context device"),
     (of(1.0, context={**CONTEXT, "threads": 4}), "different context threads"),
@@ -118,6 +120,6 @@ def test_a_utilization_that_one_recording_has_is_left_out(swap):
 ])  # fmt: skip
 def test_what_is_not_a_repeat_of_the_same_is_refused_in_one_line(new, what):
     with pytest.raises(BaselineError) as error:
-        append(of(1.0, 2.0), new)
+        append(of(1.0, 2.0, code=Code({"a.py": "0" * 12}, {"numpy": "2"})), new)
     assert what in str(error.value)
     assert "\n" not in str(error.value)

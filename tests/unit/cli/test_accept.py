@@ -4,12 +4,14 @@ import gzip
 import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from making import record, timed
 
 from pytest_perfdl import cli
 from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.model.record import Occasion
 from pytest_perfdl.report import write_all
 from pytest_perfdl.trace import Event, compress, write
 from unit.report import runs
@@ -187,3 +189,39 @@ def test_the_folder_of_baselines_itself_may_be_a_link(artifact, tmp_path):
     (tmp_path / "project" / "baselines").symlink_to(tmp_path / "outside")
     assert cli.main(["accept", str(artifact)]) == 0
     assert Store(tmp_path / "project", "baselines").load("tests/t.py::test_a", SLUG) is not None
+
+
+def test_a_run_that_was_compared_with_another_baseline_is_refused(artifact, capsys):
+    """Somebody has recorded the test since: that baseline would be lost to a verdict that is not about it."""
+    newer = replace(
+        record({"step_time": timed(20)}, test="tests/t.py::test_b"), occasions=(Occasion(1, "2026-06-01", None, None),)
+    )
+    store = Store(Path.cwd(), "baselines")
+    store.save(newer, {})
+    assert cli.main(["accept", str(artifact)]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "tests/t.py::test_b was not compared with the baseline that is stored now, which was recorded on 2026-06-01"
+        in said
+    )
+    assert said.count("\n") == 1
+    assert store.load("tests/t.py::test_a", SLUG) is None, "nothing is written of a file that is refused"
+    assert cli.main(["accept", str(artifact), "--test", "tests/t.py::test_b"]) == 0
+    assert cli.main(["accept", str(artifact)]) == 0, "it is the stored one now"
+
+
+def test_a_damaged_baseline_is_replaced(artifact):
+    store = Store(Path.cwd(), "baselines")
+    path = store.path("tests/t.py::test_b", SLUG)
+    path.parent.mkdir(parents=True)
+    path.write_text("<<<<<<< ours\n")
+    assert cli.main(["accept", str(artifact)]) == 0
+    assert store.load("tests/t.py::test_b", SLUG) is not None
+
+
+@pytest.mark.parametrize("side", ["against", "against_python"])
+def test_a_verdict_on_another_side_calls_for_no_baseline(side, artifact, capsys):
+    changed(artifact, lambda tests: [test.update({side: "other"}) for test in tests])
+    assert cli.main(["accept", str(artifact)]) == 3
+    assert "nothing to accept" in capsys.readouterr().out
+    assert cli.main(["accept", str(artifact), "--all"]) == 0

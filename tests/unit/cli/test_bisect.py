@@ -109,6 +109,16 @@ def test_the_result_as_text_and_the_search_that_goes_on(counted, repository, cap
     assert git(repository, "status", "--porcelain") == ""
 
 
+def test_a_search_does_not_go_on_in_another_environment(counted, monkeypatch, tmp_path, capsys):
+    _, asked = counted
+    assert main(["bisect", "HEAD~5", "HEAD", TEST]) == 0
+    number = len(asked)
+    (tmp_path / "packages" / "torch-9.9.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    assert main(["bisect", "HEAD~5", "HEAD", TEST]) == 0
+    assert len(asked) == 2 * number
+
+
 def test_the_contract_of_the_json(counted, capsys):
     hashes, _ = counted
     assert main(["bisect", "HEAD~5", "HEAD", TEST, "--json"]) == 0

@@ -177,6 +177,12 @@ def test_what_was_not_collected_whole_is_kept(name, text, said, capsys):
     assert left() == before
 
 
+def test_a_collection_that_does_not_end_is_ended(capsys, monkeypatch):
+    monkeypatch.setattr("pytest_perfdl.cli.collecting._SECONDS", 1.0)
+    write("tests/conftest.py", "import time\ntime.sleep(600)\n")
+    assert prune(capsys, "--apply") == (2, ["perfdl prune: pytest did not collect the tests within 1 s"])
+
+
 def test_a_class_that_cannot_be_collected_is_kept(capsys):
     write(FILE, SPEED + "\n    @pytest.mark.parametrize('nothing', [1])\n    def test_broken(self): ...\n")
     code, lines = prune(capsys, "--apply")

@@ -1,6 +1,7 @@
 """`perfdl qualify`: which runs are made, what is printed, and with which code it ends."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -31,7 +32,8 @@ def suite(monkeypatch, tmp_path):
         asked.append((share, first, folder))
         if len(asked) in happens:
             raise happens[len(asked)]
-        return outcome(share, arguments, key=happens.get("key", "cpu-1t"))
+        found = outcome(share, arguments, key=happens.get("key", "cpu-1t"))
+        return replace(found, settings=happens.get("settings", {}))
 
     monkeypatch.setattr(qualify, "run_suite", run_suite)
     return asked, happens
@@ -190,6 +192,11 @@ def test_files_that_cannot_be_continued(suite, capsys, tmp_path):
     happens["key"] = "gpu"
     assert main(["qualify", "-n", "3", "tests/one"]) == 2
     assert "perf-qualify.jsonl contains runs of another machine (cpu-1t)" in capsys.readouterr().err
+
+    happens.update(key="cpu-1t", settings={"perf_limits": "step_time:500%"})
+    assert main(["qualify", "-n", "3", "tests/one"]) == 2
+    said = "perf-qualify.jsonl contains runs that were compared otherwise (perf_limits none, not step_time:500%)"
+    assert said in capsys.readouterr().err
     assert len(Log(tmp_path / "perf-qualify.jsonl").read()) == 4
 
     (tmp_path / "perf-qualify.jsonl").write_text("{}\n")

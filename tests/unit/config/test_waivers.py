@@ -9,6 +9,7 @@ import pytest
 from pytest_perfdl.config.options import WAIVERS
 from pytest_perfdl.config.waivers import LIMIT, MOST, OFF, parse, read
 from pytest_perfdl.model.errors import WaiverError
+from pytest_perfdl.model.waivers import waivers_for
 
 WHOLE = """
 [[waiver]]
@@ -68,11 +69,59 @@ def test_an_entry_as_written():
         ("tests/test_gpt.py::test_step[fp32]", False),
         ("*[bf16]", True),
         ("*", True),
+        ("tests/*", True),
+        ("tests/**", True),
+        ("**/test_gpt.py::*", True),
+        ("tests/**/test_gpt.py::*", True),
+        ("tests?test_gpt.py::*", False),
+        ("*.py::*", False),
+        ("test_gpt.py::*", False),
+        ("*::test_step*", False),
+        ("**::test_step*", True),
+        ("tests", False),
     ],
 )
 def test_a_test_is_a_node_id_or_a_pattern(test, matches):
     (waiver,) = parse(WHOLE.replace("tests/test_gpt.py::test_step[bf16]", test).encode(), WAIVERS)
     assert waiver.matches("tests/test_gpt.py::test_step[bf16]") is matches
+
+
+DEEP = "tests/slow/deep/test_x.py::TestIt::test_step[a/b]"
+
+
+@pytest.mark.parametrize(
+    "test, matches",
+    [
+        ("tests/*", False),
+        ("tests/*.py::*", False),
+        ("tests/*/test_x.py::*", False),
+        ("tests/*/*/test_x.py::*", True),
+        ("tests/**", True),
+        ("tests/**/*.py::*[a/*]", True),
+        ("tests/**/test_x.py::*[a*b]", True),
+        ("**/deep/**::TestIt::*", True),
+        ("tests/**/nowhere/**", False),
+        ("**/" * 200 + "x", False),
+        ("*[a/*]", False),
+    ],
+)
+def test_a_star_stays_in_its_folder_and_parameters_have_none(test, matches):
+    (waiver,) = parse(WHOLE.replace("tests/test_gpt.py::test_step[bf16]", test).encode(), WAIVERS)
+    assert waiver.matches(DEEP) is matches
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_node_id_wins_over_patterns_in_either_order(turn):
+    star, other = "tests/t.py::test_a[a*b]", "tests/t.py::test_a[aXXb]"
+    entries = [WHOLE.replace("tests/test_gpt.py::test_step[bf16]", test) for test in (star, "tests/*", other)]
+    found = parse("".join(entries[::turn]).encode(), WAIVERS)
+
+    def of(test, tests=(star, other)):
+        return [each.test for each in waivers_for(test, found, tests)]
+
+    assert of(star) == [star, "tests/*"]
+    assert of(other) == [other, "tests/*"], "the node id of another test is no pattern"
+    assert sorted(of("tests/t.py::test_a[ab]", ())) == ["tests/*", star]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +162,10 @@ def test_what_an_entry_must_have(key):
         (("[[waiver]]", "[waiver]"), "waiver is not a list of tables"),
         (('"new attention"', f'"{"x" * 2000}"'), "why is longer than 1000 characters"),
         (("[[waiver]]", "[[waiver]"), "is not valid TOML"),
+        (('"12%"', '"10000000%"'), "limit 10000000% is more than 1000%: expected how much worse"),
+        (("2026-12-01", "9999-12-31"), "until is more than 100 years from now"),
+        (('"step_time"', '"*"'), "metric * is not the name of a metric: leave metric out to cover every metric"),
+        (('"step_time"', '"forward.?"'), "metric forward.? is not the name of a metric"),
     ],
 )
 def test_a_bad_entry_is_one_line_with_file_and_entry(change, message):

@@ -1,9 +1,12 @@
 """Run files from files, folders and file systems of fsspec."""
 
+import json
+
 import fsspec
 import pytest
 
 from pytest_perfdl.history import run_files
+from pytest_perfdl.history.assemble import histories
 from pytest_perfdl.model.errors import HistoryError
 from pytest_perfdl.model.record import INJECTED
 from unit.history.records import invalid, paired, record, run_file, write
@@ -73,7 +76,7 @@ def test_a_large_file_is_skipped(tmp_path, monkeypatch):
 
 def test_only_so_many_files_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(run_files, "MOST_FILES", 2)
-    write(tmp_path, a=run_file(), b=run_file(), c=run_file())
+    write(tmp_path, **{name: run_file(date=f"2026-05-0{day}T10:00:00Z") for day, name in enumerate("abc", start=1)})
     found, (line,) = read(tmp_path)
     assert len(found) == 2
     assert line.endswith("has 3 files: only the last 2 by name are read")
@@ -137,3 +140,37 @@ def test_a_name_from_a_url_reaches_no_terminal(memory):
     with pytest.raises(HistoryError) as error:
         read("unheard://\x1b[31m")
     assert "\x1b" not in str(error.value)
+
+
+def test_a_run_that_is_there_twice_is_one_point(tmp_path):
+    write(tmp_path, run=run_file(), json=run_file(), other=run_file(date="2026-05-03T10:00:00Z"))
+    assert [each.date[8:10] for each in read(tmp_path)[0]] == ["02", "03"]
+
+
+def run_with(**changes):
+    data = json.loads(run_file(date="2026-05-03T10:00:00Z", commit="d" * 40))
+    record = data["tests"][0]["record"]
+    for name, value in changes.items():
+        record[name] = {**record[name], **value} if isinstance(value, dict) else value
+    return json.dumps(data).encode()
+
+
+OTHER = {
+    "definition": ({"test_hash": "fedcba9876543210"}, ("test source", "0123456789ab", "fedcba987654")),
+    "steps": ({"plan": {"steps": 80}}, ("steps", "20", "80")),
+    "threads": ({"plan": {"threads": 2}}, ("threads", "1", "2")),
+    "loops": ({"plan": {"loops": {"": 8}}}, ("loops", "none", '{"": 8}')),
+    "torch": ({"context": {"torch": "2.13.0"}}, ("torch", "2.12.0", "2.13.0")),
+}
+
+
+@pytest.mark.parametrize("changes, said", OTHER.values(), ids=OTHER)
+def test_a_point_that_was_measured_otherwise_says_so(changes, said, tmp_path):
+    write(tmp_path, first=run_file(), second=run_with(**changes))
+    (history,) = histories(read(tmp_path)[0], "", None)
+    assert [point.environment_changes for point in history.points] == [(), (said,)]
+
+
+def test_another_machine_is_another_history(tmp_path):
+    write(tmp_path, first=run_file(), second=run_with(key={"slug": "cpu-b"}))
+    assert [each.machine_id for each in histories(read(tmp_path)[0], "", None)] == ["cpu-a", "cpu-b"]

@@ -12,17 +12,25 @@ def outcome(*cases, inject=0.0, seconds=10.0, arguments=(), key="cpu-1t", commit
     return Outcome(inject, "2025-01-02T03:04:05Z", seconds, commit, key, tuple(arguments), cases or (case_of(),))
 
 
-def run_file(*tests, key="cpu-1t"):
+def run_file(*tests, key="cpu-1t", settings=(), context=()):
     """What pytest --perf-json writes, as far as it is read."""
-    return {"date": "2025-01-02T03:04:05Z", "commit": None, "key": {"slug": key}, "tests": list(tests)}
+    return {
+        "date": "2025-01-02T03:04:05Z",
+        "commit": None,
+        "key": {"slug": key},
+        "settings": dict(settings),
+        "context": dict(context),
+        "tests": list(tests),
+    }
 
 
-def case_in_file(verdict="unchanged", name="a.py::test_a", *, reason="", record=True, **metrics):
+def case_in_file(verdict="unchanged", name="a.py::test_a", *, reason="", record=True, base=None, **metrics):
     return {
         "id": name,
         "verdict": verdict,
         "reason": reason,
         "record": {} if record else None,
+        "base_record": None if base is None else {"occasions": [{"date": base}]},
         "metrics": metrics or {"step_time": metric(verdict)},
     }
 

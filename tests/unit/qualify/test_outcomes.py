@@ -96,3 +96,25 @@ def test_there_and_back():
 def test_what_is_no_run(change, message):
     with pytest.raises(OutcomeError, match=message):
         from_json({**to_json(outcome()), **change})
+
+
+ONE = {"settings": {"perf_limits": "step_time:3%"}, "context": {"torch": "2.13.0"}}
+OTHER = {
+    "limits": ({"settings": {"perf_limits": "step_time:9%"}}, {}, "perf_limits step_time:3%, not step_time:9%"),
+    "an option": ({"settings": {**ONE["settings"], "--perf-steps": "9"}}, {}, "--perf-steps none, not 9"),
+    "environment": ({"context": {"torch": "2.14.0"}}, {}, "torch 2.13.0, not 2.14.0"),
+    "baseline": ({}, {"base": "2026-02"}, "baseline of a.py::test_a 2026-01, not 2026-02"),
+    "a test that was not measured": ({}, {"base": None}, ""),
+    "the slowdown": ({"settings": {**ONE["settings"], "--perf-inject": "0.05"}}, {}, ""),
+}
+
+
+@pytest.mark.parametrize("run, case, said", OTHER.values(), ids=OTHER)
+def test_runs_of_one_campaign_were_compared_with_the_same_in_the_same_way(run, case, said):
+    def outcome(run, case):
+        found = outcome_of(run_file(case_in_file(**case), **run), inject=0.0, seconds=1.0, arguments=())
+        return from_json(to_json(found))
+
+    first = outcome(ONE, {"base": "2026-01"})
+    assert first.differs(first) == ""
+    assert outcome({**ONE, **run}, {"base": "2026-01", **case}).differs(first) == said

@@ -249,6 +249,32 @@ def test_a_run_that_is_given_twice_counts_once(tmp_path):
     assert [len(each) for each in found.values()] == [1]
 
 
+def test_a_copy_with_another_date_is_no_other_run(tmp_path):
+    """Two of them would confirm an improvement that one run shows."""
+    one = night(1, -0.1)
+    run = made.run(one.result, date=one.date)
+    copy, other = replace(run, date=night(2).date), made.run(night(3, -0.1).result, date=night(3).date)
+    (found,) = of_runs([(tmp_path / "b.json", copy), (tmp_path / "a.json", run), (tmp_path / "c.json", other)]).values()
+
+    assert [each.path.name for each in found] == ["a.json", "c.json"]
+    assert decide(found[:1], STORED).kind == "unchanged"
+    assert decide(found, STORED).kind == "adopted"
+
+
+def test_runs_that_measured_nothing_are_not_copies(tmp_path):
+    runs = [made.run(made.result("unmeasured"), date=date) for date in ("2026-05-02", "2026-05-03")]
+    (found,) = of_runs([(tmp_path / run.date, run) for run in runs]).values()
+
+    assert [each.date for each in found] == ["2026-05-02", "2026-05-03"]
+
+
+def test_a_night_that_was_judged_by_other_limits_confirms_nothing():
+    nights = [night(2, -0.1), night(3, -0.1)]
+    assert decide(nights, STORED).kind == "adopted"
+    loose = replace(nights[0], settings={"--perf-limit": "step_time:500%"})
+    assert decide([loose, nights[1]], STORED).why == "improved, but fewer than 2 runs in a row confirm it"
+
+
 # Waivers
 
 WAIVER = Waiver("tests/*", "", "30%", "2999-01-01", "new attention", "ana")
@@ -285,7 +311,7 @@ def test_what_improved_before_a_waived_slowdown_is_not_adopted_over_it():
 
 
 def test_runs_are_in_the_order_of_their_dates(tmp_path):
-    later, earlier = (made.run(made.result("improved"), date=date) for date in ("2026-05-09", "2026-05-02"))
+    later, earlier = (made.run(night(number).result, date=night(number).date) for number in (8, 1))
     (found,) = of_runs([(tmp_path / "a.json", later), (tmp_path / "b.json", earlier)]).values()
 
-    assert [each.date for each in found] == ["2026-05-02", "2026-05-09"]
+    assert [each.date for each in found] == [night(1).date, night(8).date]

@@ -132,7 +132,13 @@ def test_too_few_compared_tests_fail_all_shards_together(tmp_path, monkeypatch, 
 
 
 DIFFERENT = {
-    "commit": ({"commit": "88bb02" + "0" * 34}, "the shards differ in the commit: 77aa01c8e2f1"),
+    "commit": ({"commit": "88bb02" + "0" * 34}, "the shards differ in the commit: 77aa01c8e2f1 in "),
+    "no commit": ({"commit": None}, "the shards differ in the commit: 77aa01c8e2f1 in "),
+    "folder": ({"perf_dir": "others"}, "the shards differ in the folder of the baselines: baselines in "),
+    "limits": (
+        {"settings": {"--perf-limit": "step_time:500%"}},
+        "the shards differ in the setting --perf-limit: none in ",
+    ),
     "machine": (
         {"key": {"slug": "cpu-other", "parts": {}}},
         f"the shards differ in the machine ID: {runs.KEY.slug} in ",
@@ -184,6 +190,48 @@ def test_other_versions_are_said(two, tmp_path):
     other = replace(found[two[1]], context={**found[two[1]].context, "torch": "9.9"})
     notes = merged({**found, two[1]: other}).run.notes
     assert "the shards differ in torch" in notes
+
+
+def compared_with(run, against="", commit="1" * 40, python=""):
+    """The run as `--perf-against` leaves it."""
+
+    def base(record):
+        return record and replace(record, occasions=(replace(record.occasions[0], commit=commit),))
+
+    results = (replace(one, base=base(one.base), against=against, against_python=python) for one in run.results)
+    return replace(run, results=tuple(results))
+
+
+BASES = {
+    "baselines": ({"against": "main"}, {}, ("1" * 40, "baselines")),
+    "commits": ({"against": "main"}, {"against": "main", "commit": "2" * 40}, ("1" * 40, "2" * 40)),
+    "interpreters": ({"python": "old/python"}, {"python": "new/python"}, ("old/python", "new/python")),
+    "an interpreter": (
+        {"against": "main"},
+        {"against": "main", "python": "new/python"},
+        ("1" * 40, " with new/python"),
+    ),
+}
+
+
+@pytest.mark.parametrize("first, second, names", BASES.values(), ids=BASES)
+def test_shards_that_were_compared_with_different_bases(two, first, second, names, tmp_path):
+    found = [read_run(path, tmp_path) for path in two]
+    shards = dict(zip(two, (compared_with(found[0], **first), compared_with(found[1], **second)), strict=True))
+    with pytest.raises(CommandError, match=r"^the shards differ in the base of the comparison: ") as refused:
+        merged(shards)
+    for path, name in zip(two, names, strict=True):
+        assert f"{name} in {path}" in str(refused.value)
+
+
+def test_another_name_of_the_same_base_is_the_same_base(two, tmp_path):
+    """`origin/main` and `main`, say; and a shard whose tests are all new says nothing of the base."""
+    found = [read_run(path, tmp_path) for path in two]
+    assert merged(
+        {two[0]: compared_with(found[0], against="main"), two[1]: compared_with(found[1], against="origin/main")}
+    )
+    new = replace(found[1], results=tuple(replace(one, base=None, against="main") for one in found[1].results))
+    assert merged({two[0]: compared_with(found[0], against="main"), two[1]: new})
 
 
 def test_names_of_shards_reach_no_terminal_as_they_are(two, tmp_path):

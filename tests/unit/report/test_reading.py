@@ -5,6 +5,7 @@ import pytest
 
 from pytest_perfdl import cli
 from pytest_perfdl.model.errors import ReportError
+from pytest_perfdl.model.record import MeasurementPlan
 from pytest_perfdl.report import html, traces, write_all
 from pytest_perfdl.report.json import dump, to_json, without_records
 from pytest_perfdl.report.reading import read_run, with_history
@@ -56,11 +57,15 @@ def test_the_last_run_by_date_is_shown_and_the_others_are_its_history(written, t
     assert '"source":"run"' in page.replace(" ", "")
 
 
-def test_a_run_under_another_key_is_no_history(written, tmp_path):
+@pytest.mark.parametrize(
+    "other",
+    [{"key": runs.Key("another", {})}, {"plan": MeasurementPlan(15, 40, threads=9)}, {"test_hash": "another"}],
+    ids=["machine", "settings", "definition"],
+)
+def test_a_run_that_measured_otherwise_is_no_history(written, other, tmp_path):
     report, _ = written
     run = read_run(report.json, tmp_path)
-    other = runs.Key("another", {})
-    foreign = [replace(one, new=one.new and replace(one.new, key=other)) for one in run.results]
+    foreign = [replace(one, new=one.new and replace(one.new, **other)) for one in run.results]
     shown = with_history([replace(run, date="2026-01-01", results=tuple(foreign)), run])
     assert not any(one.history for one in shown.results)
 

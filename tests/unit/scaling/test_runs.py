@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from making import record, timed
+from making import CONTEXT, record, timed
 
 from pytest_perfdl.model.errors import ScalingError
+from pytest_perfdl.model.record import Key, MeasurementPlan
 from pytest_perfdl.model.record_json import to_json
 from pytest_perfdl.scaling import read_run, sizes_of
 
@@ -55,6 +56,27 @@ def test_every_repeat_is_a_point(path):
     assert points.columns["batch"].tolist() == [2, 2, 4, 4]
     assert points.ns.tolist() == [2e6, 2.1e6, 4e6, 4.1e6]
     assert points.extrinsic == ("batch",)
+
+
+@pytest.mark.parametrize(
+    "other, said",
+    [
+        ({"key": Key("other", {"cpu": "Xeon", "threads": 1})}, "cpu EPYC, but test_a[batch=4] with Xeon"),
+        ({"context": {**CONTEXT, "torch": "2.14.0"}}, "torch 2.13.0, but test_a[batch=4] with 2.14.0"),
+    ],
+    ids=["machine", "torch"],
+)
+def test_sizes_that_differ_in_more_than_their_size_make_no_curve(other, said, path):
+    run(path, measured("test_a[batch=2]", 2e6), measured("test_a[batch=4]", 4e6, **other))
+    with pytest.raises(ScalingError) as refused:
+        read_run(path)
+    assert str(refused.value) == f"{path}: test_a[batch=2] was measured with {said}"
+
+
+def test_threads_may_be_what_is_scaled(path):
+    more = {"plan": MeasurementPlan(15, 40, threads=2), "context": {**CONTEXT, "threads": 2}}
+    run(path, measured("test_a[threads=1]", 2e6), measured("test_a[threads=2]", 1e6, **more))
+    assert len(read_run(path)) == 2
 
 
 def test_one_of_several_tests_is_chosen(path):

@@ -180,3 +180,82 @@ def test_a_file_that_is_removed_before_it_is_locked_is_no_lock(tmp_path, monkeyp
     assert removed
     assert not free(tmp_path, HOST)
     lock.release()
+
+
+FORKS = """
+import os, sys, time
+from pathlib import Path
+from pytest_perfdl.system.device_lock import DeviceLock, Wanted
+lock = DeviceLock(Path(sys.argv[1]), [Wanted("host")])
+lock.acquire(lambda holder: None)
+child = os.fork()
+if not child:
+    print(os.getpid(), flush=True)
+    sys.stdin.readline()
+    # What a daemon does at its end must not close a descriptor that is another file's by now.
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(9)]
+    lock.release()
+    print(all(os.fstat(each) for each in others), flush=True)
+"""
+
+
+def test_a_forked_child_keeps_no_lock(tmp_path):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", FORKS, str(tmp_path)], **pipes) as holder:
+        int(holder.stdout.readline())
+        holder.wait()
+        # The child lives until it is told to go on.
+        assert free(tmp_path, HOST)
+        assert holder.communicate(b"end\n") == (b"True\n", None)
+
+
+WAITS = HOLDS.replace("lambda holder: None", "lambda holder: print('waits', flush=True)")
+
+
+def test_a_stopped_process_in_the_queue_is_passed_by(tmp_path, monkeypatch):
+    monkeypatch.setattr(device_lock, "_PASSED_BY_SECONDS", 0.0)
+    lock = held(tmp_path, HOST)
+    with subprocess.Popen([sys.executable, "-c", WAITS, str(tmp_path)], stdout=subprocess.PIPE) as stopped:
+        try:
+            assert stopped.stdout.readline() == b"waits\n"
+            stopped.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
+            lock.release()
+            lock.acquire(lambda _: None)
+            assert not lock.problem
+            assert not free(tmp_path, HOST)
+            lock.release()
+        finally:
+            stopped.send_signal(signal.SIGKILL)
+
+
+def test_a_holder_that_does_not_end_is_waited_for_only_for_a_time(tmp_path, monkeypatch):
+    holder, lock, waited = held(tmp_path, HOST), DeviceLock(tmp_path, HOST), []
+    monkeypatch.setattr(device_lock, "LONGEST_WAIT_SECONDS", -1.0)
+    lock.acquire(waited.append)
+    who = f"PID {os.getpid()}" if Path("/proc/locks").exists() else "another process"
+    path = tmp_path / "pytest-perfdl-host.lock"
+    assert lock.problem == f"{path}: {who} has kept it for 0 min, the longest time that a run waits"
+    # Later tests of the run do not wait as long again.
+    lock.acquire(lambda _: pytest.fail("it waits again"))
+    assert not waited
+    holder.release()
+    assert free(tmp_path, HOST)
+
+
+def test_a_limit_of_waiting_is_for_one_holder(tmp_path, monkeypatch):
+    """Where many runs take turns, each wait is short, although all of them together are long."""
+    now, holders = itertools.count(0.0, 60.0), itertools.count()
+    monkeypatch.setattr(device_lock.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(device_lock.time, "sleep", lambda _: None)
+    monkeypatch.setattr(device_lock, "_holder", lambda _: next(holders))
+    holder, lock, waited = held(tmp_path, HOST), DeviceLock(tmp_path, HOST), []
+
+    def waiting(pid):
+        waited.append(pid)
+        if len(waited) == 100:
+            holder.release()
+
+    lock.acquire(waiting)
+    assert (lock.problem, len(waited)) == ("", 100)
+    lock.release()

@@ -73,3 +73,48 @@ def test_a_command_ends_with_this_process_however_that_ends(tmp_path, number, gu
     parent.send_signal(number)
     parent.wait(60)
     until(lambda: not any(map(alive, pids)))
+
+
+FORKS = """
+import os, sys
+from pathlib import Path
+from pytest_perfdl.system import processes
+processes.guard(int(sys.argv[1]))
+if not os.fork():
+    print(os.getpid(), flush=True)
+    sys.stdin.readline()
+    # It has a guard of its own, and its end is not that of its parent's groups.
+    processes.run(["true"], Path(), seconds=60, environment={})
+    sys.exit()
+exec(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), 9)"])
+def test_a_forked_child_keeps_no_guard_waiting(end):
+    """At its end this process waits for the guard, which waits for the other end of its pipe."""
+    guarded = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-W", "error", "-c", FORKS, str(guarded.pid), end], **pipes) as parent:
+        child = int(parent.stdout.readline())
+        parent.wait(60)
+        assert alive(child)
+        guarded.wait(60)
+        assert parent.communicate(b"end\n") == (b"", b"")
+
+
+class Stuck:
+    """A process that the system does not let end."""
+
+    pid = 2**22 + 1
+
+    def wait(self, timeout=None):
+        assert timeout is not None
+        raise subprocess.TimeoutExpired("stuck", timeout)
+
+
+def test_a_killed_process_that_does_not_end_is_not_waited_for_for_ever(capsys):
+    processes.end_and_wait(Stuck())
+    said = capsys.readouterr().err
+    assert said.startswith(f"pytest-perfdl: process {Stuck.pid} was killed, but did not end within 30 s: it is stuck")
+    assert len(said.splitlines()) == 1

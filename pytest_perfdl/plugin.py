@@ -13,6 +13,7 @@ import pytest
 from pytest_perfdl.config import options, perf_items, settings, short_names
 from pytest_perfdl.config.marker import KEYWORDS, marked_backend, parametrize
 from pytest_perfdl.config.settings import Settings
+from pytest_perfdl.system import clocks as clocks  # bound before any conftest file is loaded
 from pytest_perfdl.system import pytest_internals
 
 if TYPE_CHECKING:

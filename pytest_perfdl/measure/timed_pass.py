@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_perfdl.machine import reference_load, state
@@ -20,6 +19,7 @@ from pytest_perfdl.measure.process_group import ONE_PROCESS, Ranks
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.stats.quantiles import quantile
+from pytest_perfdl.system.clocks import perf_counter_ns
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.steps import Aside

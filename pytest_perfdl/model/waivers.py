@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import datetime
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -52,8 +51,3 @@ class Waiver:
     def covers(self, metric: str) -> bool:
         """Whether it is for a metric, by its full name."""
         return self.metric in (EVERY, metric, general(metric))
-
-
-def today() -> datetime.date:
-    """The current date in UTC, the same on all machines; tests replace this function."""
-    return datetime.datetime.now(datetime.timezone.utc).date()

@@ -8,9 +8,7 @@ the comparison needs them (`perf_test`). The verdict is raised in the call phase
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -49,6 +47,7 @@ from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.run.sharding import shard_of_each
 from pytest_perfdl.stats.evidence import least_rounds
+from pytest_perfdl.system import clocks
 from pytest_perfdl.system.device_lock import DeviceLock
 from pytest_perfdl.system.git import web_address
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
@@ -81,6 +80,8 @@ class PerfSession:
         """Number of perf tests in all shards."""
         self._shard = settings.shard
         """With the number of all perf tests, once they are collected."""
+        self._clock = ""
+        """A line if the clock of this process is not the system's."""
         self._lock: DeviceLock | None = None
         """Held while a test is measured."""
         try:
@@ -92,7 +93,7 @@ class PerfSession:
                 store.check_writable()
         except (ValueError, BaselineError) as error:
             raise pytest.UsageError(str(error)) from None
-        self._started, self._date = time.monotonic(), _now()
+        self._began, self._date = clocks.Moment.now(), clocks.utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")
         sweep(config.rootpath)
         self._store = store
         self._fail_on = fail_on
@@ -319,6 +320,8 @@ class PerfSession:
         elif not self.tests:
             # A run without perf tests must not pass.
             return pytest.ExitCode.NO_TESTS_COLLECTED if exitstatus == pytest.ExitCode.OK else exitstatus
+        wrong = clocks.Moment.now().disagreement(self._began)
+        self._clock = wrong and f"time limits and budgets were not kept: {wrong}"
         run = self.run()
         # An error in one of these must not prevent the others, the summary of pytest or the exit status.
         if self.settings.json is not None:
@@ -395,6 +398,7 @@ class PerfSession:
         said = (
             share_line(self._shard, len(self.tests)) if self._shard is not None else "",
             self._unlocked,
+            self._clock,
             checked_out,
             not_measured(run.results),
             unsaid,
@@ -446,7 +450,7 @@ class PerfSession:
             report_dir=self.settings.report,
             date=self._date,
             commit=self._context.revisions.commit if self._context is not None else None,
-            seconds=time.monotonic() - self._started,
+            seconds=clocks.perf_counter_ns() / 1e9 - self._began.after_s,
             notes=self.settings.notes,
             invocation=self._invocation,
             peaks=self._context.machines.peaks([record.key for record in records]) if self._context else {},
@@ -465,7 +469,3 @@ def _bound(method: Callable[[PerfTest], None], test: PerfTest) -> Callable[[], N
         method(test)
 
     return phase
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -17,10 +17,11 @@ import errno
 import fcntl
 import os
 import stat
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from pytest_perfdl.system import clocks
 
 FOLDER = Path("/tmp")
 """For all users and, unlike the folder in TMPDIR, for all jobs of a user."""
@@ -115,10 +116,10 @@ class DeviceLock:
                 if _is_at(path, descriptor):
                     return descriptor
             except BlockingIOError:
-                if time.monotonic() - said > _SAY_EVERY_SECONDS:
-                    said = time.monotonic()
+                if clocks.monotonic() - said > _SAY_EVERY_SECONDS:
+                    said = clocks.monotonic()
                     waiting(_holder(os.fstat(descriptor).st_ino))
-                time.sleep(_LOOK_EVERY_SECONDS)
+                clocks.sleep(_LOOK_EVERY_SECONDS)
             except OSError as error:
                 os.close(descriptor)
                 error.filename = str(path)
@@ -133,7 +134,7 @@ def _opened(path: Path) -> int:
     """A descriptor of a lock file, which is created if there is none."""
     # Without O_NONBLOCK, a pipe of this name would hang the run.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    end = time.monotonic() + _CREATED_WITHIN_SECONDS
+    end = clocks.monotonic() + _CREATED_WITHIN_SECONDS
     while True:
         try:
             descriptor = os.open(path, flags)
@@ -141,9 +142,9 @@ def _opened(path: Path) -> int:
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444))
         except PermissionError:
-            if time.monotonic() > end:
+            if clocks.monotonic() > end:
                 raise
-            time.sleep(_LOOK_EVERY_SECONDS)
+            clocks.sleep(_LOOK_EVERY_SECONDS)
         else:
             break
     found = os.fstat(descriptor)

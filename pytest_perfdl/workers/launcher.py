@@ -18,7 +18,6 @@ import socket
 import struct
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import IO
 from pytest_perfdl.model.errors import WorkerDied
 from pytest_perfdl.model.launch import Launch
 from pytest_perfdl.model.units import plural
-from pytest_perfdl.system import processes
+from pytest_perfdl.system import clocks, processes
 from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.process import GRACE_SECONDS, describe_exit, output_tail
 from pytest_perfdl.workers.rank_place import ADDRESS, RankReady
@@ -140,14 +139,14 @@ class RankLauncher:
             The launcher ended before, started another number of ranks, or took too long.
         """
         seconds = max(self._launch.timeout, START_SECONDS)
-        deadline = min(deadline, time.monotonic() + seconds)
+        deadline = min(deadline, clocks.monotonic() + seconds)
         host = socket.gethostname()
         ranks: dict[int, RankProcess] = {}
         while len(ranks) < self._size:
             if self.is_over:
                 how = describe_exit(self._process.returncode, "the launcher of the ranks")
                 raise WorkerDied(f"{how} before {plural(self._size, 'rank')} had started{self._advice()}{self._said()}")
-            if time.monotonic() > deadline:
+            if clocks.monotonic() > deadline:
                 raise WorkerDied(
                     f"{len(ranks)} of {plural(self._size, 'rank')} started within {seconds:g} s "
                     f"(--perf-rank-timeout){self._advice()}{self._said()}"
@@ -180,7 +179,7 @@ class RankLauncher:
         WorkerDied
             The launcher itself was killed.
         """
-        deadline = time.monotonic() + GRACE_SECONDS
+        deadline = clocks.monotonic() + GRACE_SECONDS
         while True:
             over = self.is_over
             self._output.seek(0)
@@ -190,9 +189,9 @@ class RankLauncher:
                     return int(code)
             if over and self._process.returncode < 0:
                 raise WorkerDied(describe_exit(self._process.returncode, "the launcher of the ranks"))
-            if over or time.monotonic() > deadline:
+            if over or clocks.monotonic() > deadline:
                 return None
-            time.sleep(_POLL_SECONDS)
+            clocks.sleep(_POLL_SECONDS)
 
     def tail(self, rank: int) -> str:
         """The end of what a rank wrote to stderr and stdout."""

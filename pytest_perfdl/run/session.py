@@ -74,6 +74,8 @@ class PerfSession:
         self.problems: list[str] = []
         """Errors from writing files, one line each; each error fails the session."""
         self._invocation = invocation(config, settings)
+        self._refused: dict[str, tuple[pytest.Item, str]] = {}
+        """Perf tests that cannot be measured, by id, with the reason."""
         self._nothing = False
         """Whether the collection succeeded and found no perf test."""
         self._collected = 0
@@ -109,6 +111,8 @@ class PerfSession:
         self._check_out(self._context)
         # Where something is refused above, there is no summary to print, and no report to replace an earlier one.
         self.tests = tests
+        for refused in self._refused.values():
+            self._note_refused(*refused)
         for test in self.tests.values():
             item: Any = test.item
             item.setup = _bound(self._setup, test)
@@ -119,21 +123,25 @@ class PerfSession:
 
     def select(self, items: list[pytest.Item]) -> dict[str, PerfTest]:
         """Validate the perf tests among the items and put them first; those of other shards are taken out."""
-        tests = adopt(items, self.settings, self._waivers.waivers)
+        tests, self._refused = adopt(items, self.settings, self._waivers.waivers)
         if tests:
             without = waivers.unmatched(self._waivers.waivers, tests, self.config)
             self._waivers = replace(self._waivers, unmatched=without)
-        self._nothing = not tests
+        self._nothing = not tests and not self._refused
         self._collected = len(tests)
         if self._shard is None:
             return tests
-        self._shard = shard = replace(self._shard, tests=len(tests), require=self._required)
+        self._shard = shard = replace(self._shard, tests=len(tests) + len(self._refused), require=self._required)
         budget = self.settings.budget
         expected = {nodeid: duration.typical(budget) for nodeid, duration in self._expected(tests).items()}
         shards = shard_of_each(tuple(tests.values()), expected, shard.count)
-        others = [test.item for nodeid, test in tests.items() if shards[nodeid] != shard.index]
+        # A test that is refused fails in one shard only.
+        shards |= dict.fromkeys(self._refused, 1)
+        others = [item for item in items if shards.get(item.nodeid, shard.index) != shard.index]
         items[:] = [item for item in items if shards.get(item.nodeid, shard.index) == shard.index]
         self.config.hook.pytest_deselected(items=others)
+        if shard.index != 1:
+            self._refused = {}
         return {nodeid: test for nodeid, test in tests.items() if shards[nodeid] == shard.index}
 
     def _made_context(self, tests: tuple[PerfTest, ...]) -> RunContext:
@@ -203,11 +211,7 @@ class PerfSession:
         try:
             measurement = Measurement(self._context, test)
         except PerfError as error:
-            reason = str(error.msg).partition("\n")[0]
-            judgement = clean(
-                Judgement(test.item.nodeid, "invalid", reason, integrity=(Finding("invalid", "failed", reason),))
-            )
-            self.results[test.item.nodeid] = unjudged(test, judgement, fails="invalid" in self._fail_on)
+            self._note_refused(test.item, str(error.msg).partition("\n")[0])
             raise
         test.item.stash[MEASUREMENT] = measurement
         with self._noting_end(measurement):
@@ -239,6 +243,11 @@ class PerfSession:
         if outcome is not None:
             raise outcome
 
+    def _note_refused(self, item: pytest.Item, reason: str) -> None:
+        """The result of a test that did not start."""
+        judgement = clean(Judgement(item.nodeid, "invalid", reason, integrity=(Finding("invalid", "failed", reason),)))
+        self.results[item.nodeid] = unjudged(item, judgement, fails="invalid" in self._fail_on)
+
     @contextlib.contextmanager
     def _noting_end(self, measurement: Measurement) -> Iterator[None]:
         """Around a phase: what ends it without a judgement is the test's result, and pytest's to see."""
@@ -261,7 +270,7 @@ class PerfSession:
         findings = (Finding("invalid", code, reason),) if verdict == "invalid" else ()
         judgement = clean(Judgement(measurement.test.item.nodeid, verdict, reason, integrity=findings))
         fails = verdict in self._fail_on
-        return unjudged(measurement.test, judgement, fails=fails, seconds=measurement.seconds)
+        return unjudged(measurement.test.item, judgement, fails=fails, seconds=measurement.seconds)
 
     def _teardown(self, test: PerfTest) -> None:
         __tracebackhide__ = True
@@ -313,11 +322,11 @@ class PerfSession:
         for nodeid, test in self.tests.items():
             if nodeid not in self.results:
                 judgement = Judgement(nodeid, "unmeasured", "the test was skipped or did not start")
-                self.results[nodeid] = unjudged(test, judgement, fails=False)
+                self.results[nodeid] = unjudged(test.item, judgement, fails=False)
         if self._is_empty_shard:
             # Its run file says that the shard is not missing.
             exitstatus = pytest.ExitCode.OK if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED else exitstatus
-        elif not self.tests:
+        elif not self.results:
             # A run without perf tests must not pass.
             return pytest.ExitCode.NO_TESTS_COLLECTED if exitstatus == pytest.ExitCode.OK else exitstatus
         wrong = clocks.Moment.now().disagreement(self._began)
@@ -351,7 +360,7 @@ class PerfSession:
             terminal.write_line(NOTHING_SELECTED, red=True)
         if self._is_empty_shard and self._shard is not None:
             terminal.write_line(f"perf: {share_line(self._shard, 0)}, so nothing was measured")
-        if not self.tests:
+        if not self.results:
             return
         with self._noting("writing the summary"):
             self._summarize(terminal)
@@ -426,7 +435,7 @@ class PerfSession:
     def _is_empty_shard(self) -> bool:
         """Whether there are perf tests, but all of them are in other shards."""
         # There is no context if the run is refused.
-        return self._context is not None and self._shard is not None and self._shard.tests > 0 and not self.tests
+        return self._context is not None and self._shard is not None and self._shard.tests > 0 and not self.results
 
     @property
     def _unlocked(self) -> str:

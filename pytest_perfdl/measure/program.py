@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.machine.state import Helpers, collect_garbage, run_delay_reader
-from pytest_perfdl.measure import attributed_pass, compiling, counted_pass, profiled_pass, timed_pass
+from pytest_perfdl.measure import attributed_pass, compiling, counted_pass, profiled_pass, second_profiler, timed_pass
 from pytest_perfdl.measure.commands import (
     Attribute,
     Calibrate,
@@ -177,6 +177,8 @@ class Program:
             )
 
     def _execute(self, command: object) -> Generator[bool, Aside | None, Reply]:
+        if isinstance(command, Calibrate | Settle):
+            second_profiler.refuse_running()
         if isinstance(command, Calibrate):
             return (yield from self._calibrate(command))
         if isinstance(command, Settle):

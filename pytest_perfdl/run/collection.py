@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -25,6 +26,8 @@ from pytest_perfdl.system.pytest_internals import fixture_functions
 from pytest_perfdl.workers.identity import test_hash
 from pytest_perfdl.workers.options import exempt_from_timeout
 
+_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{4,}")
+"""In the text of an object without one of its own: `<object at 0x7f12c0>`."""
 _LIMIT_SOURCES = ("ini perf_limits", "--perf-limit")
 
 
@@ -144,6 +147,8 @@ def _perf_test(item: pytest.Item, settings: Settings, merged: Limits, waivers: S
     assert isinstance(item, pytest.Function)
     if _is_unittest(item):
         raise ValueError("perf tests must be functions or methods of plain classes, not of unittest.TestCase")
+    if _ADDRESS.search(item.nodeid):
+        raise ValueError("the test id contains an address, which differs in every process: use ids= with fixed names")
     if inspect.isgeneratorfunction(item.function):
         raise ValueError("a perf test cannot be a generator function: remove yield from the test")
     if is_bare(item):

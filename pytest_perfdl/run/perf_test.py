@@ -189,7 +189,7 @@ def _short_steps(measurement: Measurement) -> list[Finding]:
     times = measurement.record().metrics()
     found = []
     for info in (result.info for result in repeat.calls):
-        step = statistics.median(times[metric_name(info.name, "block_time")].values)
+        step = statistics.median(times[metric_name(info.name, "step_time")].values)
         if step < LEAST_STEP_NS and not info.not_looped and numbers.number(info.name) == 1:
             call = f"{info.name}: " if info.name else ""
             text = f"{call}one step takes {format_quantity(step, 'ns')}, too short for accurate timing: "

@@ -97,6 +97,7 @@ MISTAKES = {
     "test_absent_size": "scaling= gives batch, which is not an argument of the test: add the argument",
     "test_size_twice[4]": "scaling= and @pytest.mark.parametrize both give batch: remove one of them",
     "test_wrong_sizes": "scaling['batch'] must be at least three different numbers above 0, got [1]",
+    "test_address[<object object at 0x7f0123456789>]": "the test id contains an address, which differs in every",
     "test_wrong_ranks": "ranks= must be an integer of at least 1, got 0",
 }
 WITH_MISTAKES = """
@@ -130,6 +131,10 @@ WITH_MISTAKES = """
 
     @pytest.mark.perf(scaling={"batch": [1]})
     def test_wrong_sizes(batch):
+        pass
+
+    @pytest.mark.parametrize("value", [pytest.param(0, id="<object object at 0x7f0123456789>")])
+    def test_address(value):
         pass
 
     @pytest.mark.perf(ranks=0)
@@ -187,7 +192,7 @@ def test_without_the_flag_pytest_runs_what_it_can(inner):
     for name in ("test_absent_size", "test_size_twice[4]", "test_wrong_sizes"):
         assert MISTAKES[name] in told
     assert "test_coroutine" in told, "as pytest says"
-    result.assert_outcomes(passed=4, failed=1, errors=3)
+    result.assert_outcomes(passed=5, failed=1, errors=3)
 
 
 @pytest.mark.parametrize(

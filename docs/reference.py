@@ -157,6 +157,27 @@ If your project already has a marker, fixture, option or ini key with the same n
 project. In this case, use the second names of pytest-perfdl, such as `@pytest.mark.perfdl`, the fixture `perfdl`,
 `--perfdl` and `perfdl_steps`.
 
+### Tests that cannot be measured
+
+These tests fail in their setup, and the error says what to change. All other tests run, and nothing is recorded for a
+test that fails.
+
+- A method of a `unittest.TestCase`, a coroutine function or a generator function.
+- A test without the fixture `perf` that uses the fixture `benchmark` of another plugin, such as pytest-benchmark.
+- A test with invalid arguments of the marker, or with sizes (`scaling=`) of an argument that the test does not have.
+- A test whose id contains the address of an object, because the address differs in every process: use `ids=`.
+
+### What the test must not change
+
+| what | what pytest-perfdl does |
+|---|---|
+| clocks (freezegun, patched `time`) | Its own clocks are bound before `conftest.py` files are loaded, so the patch has no effect. A clock that is changed in C or by a preloaded library makes the test `invalid`: it is compared with `/proc/uptime`. |
+| a torch profiler that a fixture or the step starts | The test fails: only one profiler can run in a process. |
+| functions that trace Python (`sys.settrace`, `cProfile`, coverage) | The test is `invalid` while one is active in the timed steps. |
+| the number of threads of torch | The test is `invalid`: use `threads=`. |
+| modes (`TorchDispatchMode`, `TorchFunctionMode`), signal handlers and timers, start methods of `multiprocessing` | They stay, and are part of the step. |
+| `atexit` | Functions run at the end of a started process, for 2 s at most, and not in forked processes. |
+
 ### Limits and budgets
 
 | limit | the metric fails if it gets worse by |
@@ -341,8 +362,9 @@ def options() -> str:
         "Every option and ini key has a second name that no other plugin has, such as `--perfdl-steps` for\n"
         "`--perf-steps`, and `perfdl_steps` for `perf_steps`. If your project or another plugin already has "
         "the\nshort name, use the long one.\n\nThe exit codes are those of pytest. Exit code 0 means that no test "
-        "failed, 1 that a test failed, 2 that the run was\ninterrupted, 4 wrong usage, and 5 that no perf test was "
-        "selected.\n\n"
+        "failed, 1 that a test failed, 2 that the run was\ninterrupted, 4 a wrong option or ini key, and 5 that no perf "
+        "test was selected. A mistake in one test, such as a\nwrong argument of the marker, fails this test in its "
+        "setup.\n\n"
         + _table(("option", "ini key", "what it does", "default"), rows)
         + "\n## Only in the ini file\n\n"
         + _table(("ini key", "type", "what it is", "default"), only)

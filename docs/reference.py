@@ -167,16 +167,17 @@ test that fails.
 - A test with invalid arguments of the marker, or with sizes (`scaling=`) of an argument that the test does not have.
 - A test whose id contains the address of an object, because the address differs in every process: use `ids=`.
 
-### What the test must not change
+### What tests and fixtures may change
 
-| what | what pytest-perfdl does |
-|---|---|
-| clocks (freezegun, patched `time`) | Its own clocks are bound before `conftest.py` files are loaded, so the patch has no effect. A clock that is changed in C or by a preloaded library makes the test `invalid`: it is compared with `/proc/uptime`. |
-| a torch profiler that a fixture or the step starts | The test fails: only one profiler can run in a process. |
-| functions that trace Python (`sys.settrace`, `cProfile`, coverage) | The test is `invalid` while one is active in the timed steps. |
-| the number of threads of torch | The test is `invalid`: use `threads=`. |
-| modes (`TorchDispatchMode`, `TorchFunctionMode`), signal handlers and timers, start methods of `multiprocessing` | They stay, and are part of the step. |
-| `atexit` | Functions run at the end of a started process, for 2 s at most, and not in forked processes. |
+- Clocks: freezegun and patches of `time` have no effect, because pytest-perfdl binds its clocks before `conftest.py`
+  files are loaded. A clock that is changed in C or by a preloaded library is compared with `/proc/uptime`, and makes the
+  test `invalid`.
+- A torch profiler that a fixture or the step starts makes the test fail, because only one can run in a process.
+- A function that traces Python in the timed steps (`sys.settrace`, `cProfile`, coverage) makes the test `invalid`.
+- Another number of threads of torch makes the test `invalid`: use `threads=`.
+- Modes (`TorchDispatchMode`, `TorchFunctionMode`), signal handlers, timers and start methods of `multiprocessing` stay as
+  they are, and belong to the step.
+- Functions registered with `atexit` run at the end of a started process, for 2 s at most, and not in forked processes.
 
 ### Limits and budgets
 
@@ -362,8 +363,8 @@ def options() -> str:
         "Every option and ini key has a second name that no other plugin has, such as `--perfdl-steps` for\n"
         "`--perf-steps`, and `perfdl_steps` for `perf_steps`. If your project or another plugin already has "
         "the\nshort name, use the long one.\n\nThe exit codes are those of pytest. Exit code 0 means that no test "
-        "failed, 1 that a test failed, 2 that the run was\ninterrupted, 4 a wrong option or ini key, and 5 that no perf "
-        "test was selected. A mistake in one test, such as a\nwrong argument of the marker, fails this test in its "
+        "failed, 1 that a test failed, 2 that the run was\ninterrupted, 4 a wrong option or ini key, and 5 that no "
+        "perf test was selected. A mistake in one test, such as a\nwrong argument of the marker, fails this test in its "
         "setup.\n\n"
         + _table(("option", "ini key", "what it does", "default"), rows)
         + "\n## Only in the ini file\n\n"

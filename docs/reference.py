@@ -170,13 +170,13 @@ test that fails.
 ### What tests and fixtures may change
 
 - Clocks: freezegun and patches of `time` have no effect, because pytest-perfdl binds its clocks before `conftest.py`
-  files are loaded. A clock that is changed in C or by a preloaded library is compared with `/proc/uptime`, and makes the
-  test `invalid`.
+  files are loaded. A clock that is changed in C or by a preloaded library does not agree with `/proc/uptime`: the
+  test is `invalid`.
 - A torch profiler that a fixture or the step starts makes the test fail, because only one can run in a process.
 - A function that traces Python in the timed steps (`sys.settrace`, `cProfile`, coverage) makes the test `invalid`.
 - Another number of threads of torch makes the test `invalid`: use `threads=`.
-- Modes (`TorchDispatchMode`, `TorchFunctionMode`), signal handlers, timers and start methods of `multiprocessing` stay as
-  they are, and belong to the step.
+- Modes (`TorchDispatchMode`, `TorchFunctionMode`), signal handlers, timers and start methods of `multiprocessing` stay
+  as they are, and belong to the step.
 - Functions registered with `atexit` run at the end of a started process, for 2 s at most, and not in forked processes.
 
 ### Limits and budgets
@@ -364,8 +364,8 @@ def options() -> str:
         "`--perf-steps`, and `perfdl_steps` for `perf_steps`. If your project or another plugin already has "
         "the\nshort name, use the long one.\n\nThe exit codes are those of pytest. Exit code 0 means that no test "
         "failed, 1 that a test failed, 2 that the run was\ninterrupted, 4 a wrong option or ini key, and 5 that no "
-        "perf test was selected. A mistake in one test, such as a\nwrong argument of the marker, fails this test in its "
-        "setup.\n\n"
+        "perf test was selected. A mistake in one test, such as a\nwrong argument of the marker, fails this test in "
+        "its setup.\n\n"
         + _table(("option", "ini key", "what it does", "default"), rows)
         + "\n## Only in the ini file\n\n"
         + _table(("ini key", "type", "what it is", "default"), only)

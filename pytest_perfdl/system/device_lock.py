@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.system import clocks
+from pytest_perfdl.system.files import expanded
 
 FOLDER = Path("/tmp")
 """For all users and, unlike the folder in TMPDIR, for all jobs of a user."""
@@ -41,7 +42,7 @@ def folder_of(mode: str) -> Path | None:
     """
     if mode == "off":
         return None
-    folder = FOLDER if mode == "auto" else Path(mode).expanduser()
+    folder = FOLDER if mode == "auto" else expanded(mode)
     if mode != "auto" and not (folder.is_absolute() and folder.is_dir()):
         raise ValueError("expected auto, off or the absolute path of a folder")
     return folder

@@ -157,6 +157,28 @@ If your project already has a marker, fixture, option or ini key with the same n
 project. In this case, use the second names of pytest-perfdl, such as `@pytest.mark.perfdl`, the fixture `perfdl`,
 `--perfdl` and `perfdl_steps`.
 
+### Tests that cannot be measured
+
+These tests fail in their setup, and the error says what to change. All other tests run, and nothing is recorded for a
+test that fails.
+
+- A method of a `unittest.TestCase`, a coroutine function or a generator function.
+- A test without the fixture `perf` that uses the fixture `benchmark` of another plugin, such as pytest-benchmark.
+- A test with invalid arguments of the marker, or with sizes (`scaling=`) of an argument that the test does not have.
+- A test whose id contains the address of an object, because the address differs in every process: use `ids=`.
+
+### What tests and fixtures may change
+
+- Clocks: freezegun and patches of `time` have no effect, because pytest-perfdl binds its clocks before `conftest.py`
+  files are loaded. A clock that is changed in C or by a preloaded library does not agree with `/proc/uptime`: the
+  test is `invalid`.
+- A torch profiler that a fixture or the step starts makes the test fail, because only one can run in a process.
+- A function that traces Python in the timed steps (`sys.settrace`, `cProfile`, coverage) makes the test `invalid`.
+- Another number of threads of torch makes the test `invalid`: use `threads=`.
+- Modes (`TorchDispatchMode`, `TorchFunctionMode`), signal handlers, timers and start methods of `multiprocessing` stay
+  as they are, and belong to the step.
+- Functions registered with `atexit` run at the end of a started process, for 2 s at most, and not in forked processes.
+
 ### Limits and budgets
 
 | limit | the metric fails if it gets worse by |
@@ -341,8 +363,9 @@ def options() -> str:
         "Every option and ini key has a second name that no other plugin has, such as `--perfdl-steps` for\n"
         "`--perf-steps`, and `perfdl_steps` for `perf_steps`. If your project or another plugin already has "
         "the\nshort name, use the long one.\n\nThe exit codes are those of pytest. Exit code 0 means that no test "
-        "failed, 1 that a test failed, 2 that the run was\ninterrupted, 4 wrong usage, and 5 that no perf test was "
-        "selected.\n\n"
+        "failed, 1 that a test failed, 2 that the run was\ninterrupted, 4 a wrong option or ini key, and 5 that no "
+        "perf test was selected. A mistake in one test, such as a\nwrong argument of the marker, fails this test in "
+        "its setup.\n\n"
         + _table(("option", "ini key", "what it does", "default"), rows)
         + "\n## Only in the ini file\n\n"
         + _table(("ini key", "type", "what it is", "default"), only)

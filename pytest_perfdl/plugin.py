@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_perfdl.config import options, perf_items, settings, short_names
-from pytest_perfdl.config.marker import KEYWORDS, marked_backend, parametrize
+from pytest_perfdl.config.marker import KEYWORDS, check_axes, marked_backend, parametrize
 from pytest_perfdl.config.settings import Settings
+from pytest_perfdl.model.failures import PerfError
+from pytest_perfdl.system import clocks as clocks  # bound before any conftest file is loaded
 from pytest_perfdl.system import pytest_internals
 from pytest_perfdl.system.import_path import own_imports
 
@@ -84,6 +87,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     parametrize(metafunc, short_names.markers(metafunc.config))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> pytest.Item | None:
+    """Collect a perf test that is a generator function, to refuse it alone: pytest would end the run."""
+    found = collector.config.stash.get(SETTINGS, None)
+    if found is None or not found.enabled or not inspect.isgeneratorfunction(obj) or not collector.funcnamefilter(name):
+        return None
+    item = pytest.Function.from_parent(collector, name=name)
+    return item if perf_items.is_perf_test(item, short_names.markers(collector.config)) else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     found = config.stash.get(SETTINGS, None)
@@ -133,8 +146,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         from pytest_perfdl.measure.prepare import prepare
 
         prepare(host.plan, host.rank_timeout)
-    elif item.config.stash.get(SESSION, None) is None:
-        backend = marked_backend(item, short_names.markers(item.config))
+    elif item.config.stash.get(SESSION, None) is None and isinstance(item, pytest.Function):
+        markers = short_names.markers(item.config)
+        try:
+            check_axes(item, markers)
+        except ValueError as error:
+            raise PerfError(f"@pytest.mark.{markers[-1]}: {error}") from None
+        backend = marked_backend(item, markers)
         if backend is not None:
             from pytest_perfdl.measure import process_group
 

@@ -10,9 +10,10 @@ import contextlib
 import errno
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from pytest_perfdl.system import clocks
 
 _SECONDS = 30
 """Longest to wait: a writer holds the lock for milliseconds."""
@@ -42,14 +43,14 @@ def locked(folder: Path) -> Iterator[bool]:
 
 
 def _lock(descriptor: int) -> bool:
-    end = time.monotonic() + _SECONDS
+    end = clocks.monotonic() + _SECONDS
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            if time.monotonic() > end:
+            if clocks.monotonic() > end:
                 raise OSError(errno.EBUSY, f"another process has locked the file for {_SECONDS} s") from None
-            time.sleep(_EVERY_SECONDS)
+            clocks.sleep(_EVERY_SECONDS)
         except OSError:
             return False

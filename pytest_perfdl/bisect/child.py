@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pytest_perfdl.bisect import pytest_run
 from pytest_perfdl.bisect.history import WORKING_TREE, History
 from pytest_perfdl.bisect.measurements import Measurement, Request
 from pytest_perfdl.model.errors import CheckoutError, RunFailed
+from pytest_perfdl.system import clocks
 from pytest_perfdl.system.git import content
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 from pytest_perfdl.workers.checkout import Checkout, checked_out
@@ -94,12 +94,12 @@ class Child:
         KeyboardInterrupt
             After pytest has ended too.
         """
-        started = time.monotonic()
+        started = clocks.monotonic()
         try:
             with self._code(request.commit) as checkout:
                 return self._run(request, checkout, metric, limit, started)
         except CheckoutError as error:
-            return Measurement(request, str(error).partition("\n")[0], seconds=time.monotonic() - started)
+            return Measurement(request, str(error).partition("\n")[0], seconds=clocks.monotonic() - started)
 
     @contextlib.contextmanager
     def _code(self, commit: str) -> Iterator[Checkout]:
@@ -129,7 +129,7 @@ class Child:
     def _run(self, request: Request, checkout: Checkout, metric: str, limit: float, started: float) -> Measurement:
         file = Path(checkout.path(self._suite.test))
         if not file.is_file():
-            return Measurement(request, f"there is no {self._suite.test.name}", seconds=time.monotonic() - started)
+            return Measurement(request, f"there is no {self._suite.test.name}", seconds=clocks.monotonic() - started)
         return pytest_run.measured(
             request,
             lambda scratch: self.command(request, checkout, scratch, metric, limit),
@@ -148,9 +148,7 @@ class Child:
         tests = "base" if suite.tests_of == OWN_TESTS else "head"
         further = (*((BUDGET,) if request.timed else ()), *suite.options)
         return (
-            *module_command(
-                sys.executable, "pytest", f"{checkout.path(suite.test)}{suite.name}", path=LIBRARY_FIRST
-            ),
+            *module_command(sys.executable, "pytest", f"{checkout.path(suite.test)}{suite.name}", path=LIBRARY_FIRST),
             *(f"--rootdir={checkout.path(suite.root)}", *(["-c", ini] if ini is not None else [])),
             *pytest_run.options(request, scratch, further, metric, limit),
             *(() if request.against is None else (f"--perf-against={request.against}",)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ from pytest_perfdl.bisect.culprit_set import Chosen
 from pytest_perfdl.bisect.measurements import Measurement, Request
 from pytest_perfdl.bisect.mixtures import Environments, complaints
 from pytest_perfdl.model.errors import CheckoutError
-from pytest_perfdl.system import folders
+from pytest_perfdl.system import clocks, folders
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 
 
@@ -34,7 +33,7 @@ class MixtureChild:
 
     def measure(self, request: Request, chosen: Chosen | None, metric: str, limit: float) -> Measurement:
         """Measure one; one that pip refuses or that cannot be made or measured is said to be skipped."""
-        started = time.monotonic()
+        started = clocks.monotonic()
         if chosen is None:
             return self._run(request, self.environments.new.executable, metric, limit, started)
         if not chosen:
@@ -49,10 +48,10 @@ class MixtureChild:
         try:
             mixed = self.environments.mix(chosen, folder.path / "environment")
             if wrong := sorted(complaints(str(mixed)) - self._known_complaints):
-                return Measurement(request, f"pip check: {wrong[0]}", seconds=time.monotonic() - started)
+                return Measurement(request, f"pip check: {wrong[0]}", seconds=clocks.monotonic() - started)
             return self._run(request, str(mixed), metric, limit, started)
         except CheckoutError as error:
-            return Measurement(request, str(error), seconds=time.monotonic() - started)
+            return Measurement(request, str(error), seconds=clocks.monotonic() - started)
         finally:
             folder.remove()
 

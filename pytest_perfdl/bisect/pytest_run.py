@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from pytest_perfdl.bisect.measurements import Measurement, Request, measurement_
 from pytest_perfdl.model.errors import OutcomeError
 from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.report.story import cause_line, story
-from pytest_perfdl.system import child_pytest, folders
+from pytest_perfdl.system import child_pytest, clocks, folders
 
 COUNTING_STEPS = ("--perf-warmup=2", "--perf-steps=4", "--perf-memory=off")
 """Counts need no timed steps."""
@@ -75,7 +74,7 @@ def measured(
     with folders.for_a_while("bisect") as scratch:
         run_file, output = _run_file(scratch), scratch / "output.txt"
         code = child_pytest.run(command(scratch), output, folder=folder, environment=environment)
-        seconds = round(time.monotonic() - started, 3)
+        seconds = round(clocks.monotonic() - started, 3)
         if code not in child_pytest.CAME_TO_ITS_END or not run_file.is_file():
             return Measurement(request, child_pytest.raised(output) or child_pytest.reason(output), seconds=seconds)
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from typing import Any
 from pytest_perfdl import __version__
 from pytest_perfdl.model.errors import ApiError
 from pytest_perfdl.model.visible import visible
+from pytest_perfdl.system import clocks
 
 DEFAULT_URL = "https://api.github.com"
 ATTEMPTS = 4
@@ -38,7 +38,7 @@ class Api:
 
     url: str
     token: str = field(repr=False)
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] = clocks.sleep
 
     def call(self, method: str, path: str, data: Mapping[str, Any] | None = None, *, attempts: int = ATTEMPTS) -> Any:
         """Make one request; the answer's JSON.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from pytest_perfdl.qualify.outcomes import Outcome
 from pytest_perfdl.qualify.summary import FOUND, NOISE, TOGETHER, DetectionLimit, Summary, Tally, ini_lines, summarize
 from pytest_perfdl.report import layout
 from pytest_perfdl.stats.bounds import Rate
+from pytest_perfdl.system import clocks
 
 _OURS = (
     *("--perf-update", "--perf-inject", "--perf-isolate", "--no-perf"),
@@ -98,10 +98,10 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
     wanted = {0.0: arguments.n} | dict.fromkeys(arguments.effects, arguments.m)
     folder = None if arguments.dir is None else str(Path(arguments.dir).resolve())
     total = len(done) + sum(runs_left(done, wanted).values())
-    started, first = time.monotonic(), True
+    started, first = clocks.monotonic(), True
     try:
         while (share := next_run(done, wanted)) is not None:
-            spent = time.monotonic() - started
+            spent = clocks.monotonic() - started
             ahead = expected_seconds(done, share) if done else 0.0
             if arguments.seconds is not None and spent + ahead > arguments.seconds:
                 say_progress(f"stopped by --seconds after {duration(spent)}: {plural(total - len(done), 'run')} left\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -143,26 +144,42 @@ def marked_backend(item: pytest.Item, markers: tuple[str, ...]) -> str | None:
 def parametrize(metafunc: pytest.Metafunc, markers: tuple[str, ...]) -> None:
     """Parametrize a test with the sizes in the marker's `scaling=`: `test_step[batch=8]`.
 
-    Raises
-    ------
-    pytest.Collector.CollectError
-        The value of the keyword is invalid.
+    A test whose keyword is invalid stays as it is: it fails by itself, in its setup (`check_axes`).
     """
-    axes: dict[str, Sequence[float]] = {}
-    for mark in marks(metafunc.definition, markers, KEYWORDS):
-        if mark.kwargs.get("scaling") is not None:
-            try:
-                _check_scaling("scaling", mark.kwargs["scaling"])
-            except ValueError as error:
-                raise pytest.Collector.CollectError(f"@pytest.mark.{mark.name}: {error}") from None
-            axes |= mark.kwargs["scaling"]
-        if isinstance(mark.kwargs.get("ranks"), Sequence):
-            axes[RANKS] = mark.kwargs["ranks"]
+    try:
+        axes = check_axes(metafunc.definition, markers)
+    except ValueError:
+        return
     if RANKS in axes and RANKS not in metafunc.fixturenames:
         # The number of processes is no argument of most tests.
         metafunc.fixturenames.append(RANKS)
     for name, sizes in axes.items():
         metafunc.parametrize(name, list(sizes), ids=[f"{name}={size!r}" for size in sizes])
+
+
+def check_axes(item: pytest.Item, markers: tuple[str, ...]) -> dict[str, Sequence[float]]:
+    """The sizes of a test by parameter, from the markers' `scaling=` and `ranks=`.
+
+    Raises
+    ------
+    ValueError
+        The sizes are invalid, or the test cannot get them.
+    """
+    axes: dict[str, Sequence[float]] = {}
+    for mark in marks(item, markers, KEYWORDS):
+        if (sizes := mark.kwargs.get("scaling")) is not None:
+            _check_scaling("scaling", sizes)
+            axes |= sizes
+        if isinstance(ranks := mark.kwargs.get("ranks"), Sequence):
+            _check_ranks("ranks", ranks)
+            axes[RANKS] = ranks
+    parametrized = " ".join(str(mark.args[0]) for mark in item.iter_markers("parametrize") if mark.args)
+    for name in axes:
+        if re.search(rf"\b{name}\b", parametrized):
+            raise ValueError(f"scaling= and @pytest.mark.parametrize both give {name}: remove one of them")
+        if name != RANKS and name not in getattr(item, "fixturenames", (name,)):
+            raise ValueError(f"scaling= gives {name}, which is not an argument of the test: add the argument")
+    return axes
 
 
 def _check_scaling(name: str, value: Any) -> None:

@@ -31,6 +31,7 @@ from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.model.shard import parsed as parsed_shard
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.system.device_lock import folder_of as lock_folder_of
+from pytest_perfdl.system.files import expanded
 from pytest_perfdl.system.remote import local
 
 Isolate = Literal["process", "none"]
@@ -367,7 +368,7 @@ class _Reader:
         given = self.text("perf_against_python", "")
         if option_value(self.config, "--perf-against-python") is not None or os.sep not in given:
             return given or None
-        return str(self.config.rootpath / Path(given).expanduser())
+        return str(self.config.rootpath / expanded(given))
 
     def flag_number(self, name: str, least: int) -> int | None:
         value = option_value(self.config, _flag(name))

@@ -17,7 +17,8 @@ from pytest_perfdl.model.errors import WaiverError
 from pytest_perfdl.model.limits import limit_of
 from pytest_perfdl.model.untrusted_files import read_bytes, size
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.model.waivers import EVERY, Waiver, today
+from pytest_perfdl.model.waivers import EVERY, Waiver
+from pytest_perfdl.system import clocks
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -115,7 +116,7 @@ def _waiver(entry: Any) -> Waiver:
     waiver = Waiver(
         texts["test"], texts["metric"], texts["limit"], until.isoformat(), why=texts["why"], who=texts["who"]
     )
-    if until.year > today().year + YEARS:
+    if until.year > clocks.today().year + YEARS:
         raise ValueError(f"until is more than {YEARS} years from now: {_EXPECTED['until']}")
     if set(waiver.metric) & set("*?"):
         raise ValueError(

@@ -13,7 +13,8 @@ import mmap
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
+
+from pytest_perfdl.system.clocks import perf_counter_ns
 
 _BYTES = 4 * 2**20
 """More than a core's own caches hold, so that memory that others keep busy is felt."""

@@ -9,11 +9,11 @@ import random
 import resource
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_perfdl.system import clocks
 from pytest_perfdl.system.import_path import own_imports
 
 
@@ -32,9 +32,8 @@ class Usage:
     def now(cls) -> Usage:
         """Read the clocks and counters."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        return cls(
-            time.perf_counter_ns(), time.process_time_ns(), int(usage.ru_stime * 1e9), _run_delay_ns(), usage.ru_minflt
-        )
+        wall_ns, cpu_ns = clocks.perf_counter_ns(), clocks.process_time_ns()
+        return cls(wall_ns, cpu_ns, int(usage.ru_stime * 1e9), _run_delay_ns(), usage.ru_minflt)
 
 
 _HELPING = 0.1
@@ -64,8 +63,8 @@ class Helpers:
         return cls(
             _has_children(),
             (used.ru_utime, used.ru_stime, used.ru_minflt),
-            time.monotonic(),
-            time.process_time() - time.thread_time(),
+            clocks.monotonic(),
+            clocks.process_time() - clocks.thread_time(),
         )
 
     def since(self, before: Helpers) -> tuple[bool, bool]:
@@ -182,7 +181,9 @@ class Busy:
             return None
         ticks = os.sysconf("SC_CLK_TCK")
         return (
-            cls(time.monotonic(), total / ticks, _group_ticks(groups or (os.getpgrp(),)) / ticks, time.thread_time())
+            cls(
+                clocks.monotonic(), total / ticks, _group_ticks(groups or (os.getpgrp(),)) / ticks, clocks.thread_time()
+            )
             if total
             else None
         )
@@ -400,17 +401,17 @@ def wait_for_other_threads(seconds: float) -> bool:
     seconds
         Wait no longer.
     """
-    deadline, quiet, own = time.monotonic() + seconds, 0, threading.get_native_id()
+    deadline, quiet, own = clocks.monotonic() + seconds, 0, threading.get_native_id()
     while quiet < _QUIET_LOOKS:
-        if time.monotonic() > deadline:
+        if clocks.monotonic() > deadline:
             return False
         try:
             quiet = 0 if any(_runs(task) for task in _tasks() if task != own) else quiet + 1
         except OSError:
-            time.sleep(seconds / 10)
+            clocks.sleep(seconds / 10)
             return False
         # Threads that wait for the interpreter's lock sleep, too; now they can have it.
-        time.sleep(0.001)
+        clocks.sleep(0.001)
     return True
 
 

@@ -10,10 +10,8 @@ This module imports torch; only measuring processes import it.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
@@ -26,6 +24,7 @@ from pytest_perfdl.measure.quiet import profiler_chatter
 from pytest_perfdl.measure.replay import prepare
 from pytest_perfdl.model.errors import ConstantsError
 from pytest_perfdl.stats.quantiles import quantile
+from pytest_perfdl.system import clocks
 
 TYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Element types whose products are timed."""
@@ -106,9 +105,9 @@ def calibrate(key: str, device: str = "cpu", *, seconds: float = SECONDS, say: S
     with torch.no_grad():
         cache = _cache_bytes(device)
         figures = [*_products(device), *_transfers(cache, device)]
-        first = time.monotonic()
+        first = clocks.monotonic()
         _sweep(figures, device)
-        sweeps = max(3, min(REPEATS, int(seconds / (time.monotonic() - first))))
+        sweeps = max(3, min(REPEATS, int(seconds / (clocks.monotonic() - first))))
         for number in range(1, sweeps):
             if say:
                 say(number, sweeps, "peak rates")
@@ -136,7 +135,7 @@ def calibrate(key: str, device: str = "cpu", *, seconds: float = SECONDS, say: S
         spread={name: figure.spread for name, figure in best.items()},
         source=dict.fromkeys(("memory_bytes_per_s", "flops_per_s", "bandwidths", "event_ns"), "measured"),
         key=key,
-        date=datetime.now(tz=timezone.utc).date().isoformat(),
+        date=clocks.today().isoformat(),
     )
 
 
@@ -239,12 +238,12 @@ def _timed(call: Callable[[], object], loops: int, device: str) -> int:
     """Nanoseconds of some calls, with what they start on the device; 1 at least."""
     if device != "cpu":
         torch.cuda.synchronize()
-    begun = time.perf_counter_ns()
+    begun = clocks.perf_counter_ns()
     for _ in range(loops):
         call()
     if device != "cpu":
         torch.cuda.synchronize()
-    return max(time.perf_counter_ns() - begun, 1)
+    return max(clocks.perf_counter_ns() - begun, 1)
 
 
 def main(arguments: Sequence[str]) -> int:

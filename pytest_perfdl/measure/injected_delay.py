@@ -13,12 +13,12 @@ import contextlib
 import statistics
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_perfdl.measure.commands import Profiled
 from pytest_perfdl.measure.timed_pass import synchronize
 from pytest_perfdl.model.record import INJECTED, Finding
+from pytest_perfdl.system.clocks import perf_counter_ns
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.steps import Aside

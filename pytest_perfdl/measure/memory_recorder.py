@@ -16,6 +16,7 @@ from pytest_perfdl.analysis.account.peak import Allocation
 from pytest_perfdl.measure import process_group
 from pytest_perfdl.measure.memory_lines import LINE, NO_PLACE, LineRanges
 from pytest_perfdl.measure.quiet import profiler_chatter
+from pytest_perfdl.measure.second_profiler import Refusal
 from pytest_perfdl.measure.tensor_roles import parameter_names
 from pytest_perfdl.model.memory import Phase
 from pytest_perfdl.trace.annotations import MODULE, SETUP, WAIT
@@ -72,6 +73,7 @@ class MemoryRecorder:
         self._step: int | None = None
         """The start of the current step, if a step is running."""
         self._profiler: Any = None
+        self._refusal = Refusal()
         self._hooks: list[Any] = []
 
     def start(self) -> None:
@@ -125,12 +127,14 @@ class MemoryRecorder:
         with profiler_chatter():
             self._profiler = profile(use_cpu=True, record_shapes=True, profile_memory=True)
             self._profiler.__enter__()
+        self._refusal.begin()
 
     def _end(self) -> None:
         if self._profiler is None:
             return
         from torch._C._autograd import _disable_profiler
 
+        self._refusal.end()
         process_group.let_collectives_end()
         # What the profiler's own end makes of its events besides takes longer than recording them.
         with profiler_chatter():

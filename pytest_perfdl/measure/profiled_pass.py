@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_perfdl.machine import state
-from pytest_perfdl.measure import process_group
+from pytest_perfdl.measure import process_group, second_profiler
 from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
 from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.measure.optional import Optional
@@ -172,12 +172,13 @@ def record(
 
     Returns how long each of the last `steps` waited for a CPU that other processes used, in nanoseconds.
     """
+    second_profiler.refuse_running()
     profiler: _Profiler = (
         _DeviceProfiler(path, warmup, steps, memory, stacks)
         if uses_device()
         else _HostProfiler(path, warmup, memory, stacks)
     )
-    delays = []
+    delays, refusal = [], second_profiler.Refusal()
     synchronize()
     with profiler_chatter():
         profiler.start()
@@ -186,7 +187,12 @@ def record(
             for index in range(warmup + steps):
                 last = index == warmup + steps - 1
                 before = run_delay_ns()
-                yield keep_last_result and last
+                refusal.begin()
+                try:
+                    yield keep_last_result and last
+                finally:
+                    refusal.end()
+                refusal.check()
                 # Device work that outlives its window would be cut off here and carried over there.
                 synchronize()
                 if after_step is not None:

@@ -10,12 +10,11 @@ import statistics
 import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from time import perf_counter_ns
 from typing import Protocol
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.machine.state import Helpers, collect_garbage, run_delay_reader
-from pytest_perfdl.measure import attributed_pass, compiling, counted_pass, profiled_pass, timed_pass
+from pytest_perfdl.measure import attributed_pass, compiling, counted_pass, profiled_pass, second_profiler, timed_pass
 from pytest_perfdl.measure.commands import (
     Attribute,
     Calibrate,
@@ -32,6 +31,8 @@ from pytest_perfdl.measure.injected_delay import Delay
 from pytest_perfdl.measure.process_group import ONE_PROCESS, Ranks
 from pytest_perfdl.measure.steps import NOTHING, Aside, Steps
 from pytest_perfdl.model.record import Finding
+from pytest_perfdl.system import clocks
+from pytest_perfdl.system.clocks import perf_counter_ns
 
 CALIBRATING = 5
 """Steps that are tried with each number of calls; the fastest counts."""
@@ -126,7 +127,7 @@ class Program:
 
     def steps(self) -> Steps:
         """Run until told to finish."""
-        binding = state.Binding()
+        binding, began = state.Binding(), clocks.Moment.now()
         try:
             while True:
                 command = self._conversation.command()
@@ -139,7 +140,8 @@ class Program:
                     self.finished = True
                     self._tell_finished(self)
                     done = compiling.summary()
-                    self._conversation.answer(replace(done, findings=(*done.findings, *self._other_threads())))
+                    found = (*done.findings, *self._other_threads(), *_other_clock(began))
+                    self._conversation.answer(replace(done, findings=found))
                     return
                 if self._reset is not None:
                     self._reset()
@@ -175,6 +177,8 @@ class Program:
             )
 
     def _execute(self, command: object) -> Generator[bool, Aside | None, Reply]:
+        if isinstance(command, Calibrate | Settle):
+            second_profiler.refuse_running()
         if isinstance(command, Calibrate):
             return (yield from self._calibrate(command))
         if isinstance(command, Settle):
@@ -277,3 +281,9 @@ class Program:
                 if settled or late:
                     self._delay.fix(recent)
                     return Settled(steps, settled=settled, spread=spread, step_ns=int(statistics.median(later)))
+
+
+def _other_clock(began: clocks.Moment) -> Iterator[Finding]:
+    """A finding if the clock that steps were timed with is not the system's."""
+    if wrong := clocks.Moment.now().disagreement(began):
+        yield Finding("invalid", "clock", wrong)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import multiprocessing
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 
 from pytest_perfdl.measure.environment import describe
+from pytest_perfdl.system import clocks
 
 Form = Literal["bfloat16", "float16", "channels_last"]
 """What operators can be replayed in, beside what they were recorded in."""
@@ -251,11 +251,11 @@ def _in_turns(
 def _timed(function: Callable[..., Any], args: Sequence[Any], loops: int, device: str) -> int:
     """Nanoseconds of some calls, with what they start on the device."""
     _synchronize(device)
-    begun = time.perf_counter_ns()
+    begun = clocks.perf_counter_ns()
     for _ in range(loops):
         function(*args)
     _synchronize(device)
-    return time.perf_counter_ns() - begun
+    return clocks.perf_counter_ns() - begun
 
 
 def _synchronize(device: str) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator
-from time import perf_counter_ns
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_perfdl.machine import reference_load, state
+from pytest_perfdl.machine.fitness.processors import least_quota
 from pytest_perfdl.measure import compiling
 from pytest_perfdl.measure.commands import Block, Time, Timed
 from pytest_perfdl.measure.optional import Optional
@@ -20,6 +21,7 @@ from pytest_perfdl.measure.process_group import ONE_PROCESS, Ranks
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.stats.quantiles import quantile
+from pytest_perfdl.system.clocks import perf_counter_ns
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.steps import Aside
@@ -164,14 +166,18 @@ def run(
 
 
 def _oversubscribed(ranks: int) -> list[Finding]:
-    """A note if the ranks on this machine have more threads than there are CPUs for them."""
+    """A note if the step, or the ranks on this machine, have more threads than there are CPUs for them."""
     torch = sys.modules.get("torch")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = 1 if torch is None else torch.get_num_threads()
-    if ranks * threads <= cores:
+    quota = least_quota(Path("/"))
+    if max(ranks, 1) * threads <= min(cores, quota or cores):
         return []
     each = f" with {plural(threads, 'thread')} each" if threads > 1 else ""
-    text = f"{plural(ranks, 'rank')}{each} share {plural(cores, 'CPU')}, so their times include waiting for a CPU"
+    who = f"{plural(ranks, 'rank')}{each}" if ranks else plural(threads, "thread")
+    room = plural(cores, "CPU") if quota is None or quota >= cores else f"a CPU quota of {quota:g}"
+    share = "shares" if threads == 1 and ranks <= 1 else "share"
+    text = f"{who} {share} {room}, so their times include waiting for a CPU"
     return [Finding("note", "oversubscribed", text)]
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -88,8 +87,3 @@ def _is_below(wanted: Sequence[str], path: Sequence[str]) -> bool:
         else:
             reached = {place + 1 for place in reached if place < len(path) and fnmatchcase(path[place], part)}
     return len(path) in reached
-
-
-def today() -> datetime.date:
-    """The current date in UTC, the same on all machines; tests replace this function."""
-    return datetime.datetime.now(datetime.timezone.utc).date()

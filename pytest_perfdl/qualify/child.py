@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from pytest_perfdl.model.errors import OutcomeError, RunFailed
 from pytest_perfdl.qualify.outcomes import Outcome, outcome_of, reasons_of
 from pytest_perfdl.results.verdict import Verdict
-from pytest_perfdl.system import child_pytest, folders
+from pytest_perfdl.system import child_pytest, clocks, folders
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 
 _UNBASED: frozenset[Verdict] = frozenset({"missing", "outdated", "incomparable"})
@@ -42,9 +41,9 @@ def run_suite(arguments: Sequence[str], share: float, *, first: bool, folder: st
     """
     with folders.for_a_while("qualify") as scratch:
         run_file, output = scratch / "run.json", scratch / "output.txt"
-        started = time.monotonic()
+        started = clocks.monotonic()
         code = child_pytest.run([*command(arguments, share, scratch, first=first, folder=folder)], output)
-        seconds = round(time.monotonic() - started, 3)
+        seconds = round(clocks.monotonic() - started, 3)
         if code not in child_pytest.CAME_TO_ITS_END or not run_file.is_file():
             raise RunFailed(f"pytest ended with exit code {code}: {child_pytest.reason(output)}")
         run = json.loads(run_file.read_bytes())

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions, ranks_of
+from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions, check_axes, ranks_of
 from pytest_perfdl.config.perf_items import is_perf_test
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.short_names import marks, uses_fixture
 from pytest_perfdl.measure.loops import Loops
+from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit_option
 from pytest_perfdl.model.metrics import METRICS, general, is_utilization, is_zero_if_absent
 from pytest_perfdl.model.record import MeasurementPlan, Record
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.waivers import Waiver, waivers_for
+from pytest_perfdl.system.pytest_internals import fixture_functions
 from pytest_perfdl.workers.identity import test_hash
 from pytest_perfdl.workers.options import exempt_from_timeout
 
+_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{4,}")
+"""In the text of an object without one of its own: `<object at 0x7f12c0>`."""
 _LIMIT_SOURCES = ("ini perf_limits", "--perf-limit")
 
 
@@ -81,33 +87,50 @@ def is_bare(item: pytest.Item) -> bool:
     return not uses_fixture(item)
 
 
-def adopt(items: list[pytest.Item], settings: Settings, waivers: Sequence[Waiver] = ()) -> dict[str, PerfTest]:
-    """The perf tests by node id; they are moved to the front of `items`, in their order.
+class Adopted(NamedTuple):
+    """The perf tests among the collected items, by node id."""
+
+    tests: dict[str, PerfTest]
+    refused: dict[str, tuple[pytest.Item, str]]
+    """Those that cannot be measured, with the reason in one line; they fail in their setup."""
+
+
+def adopt(items: list[pytest.Item], settings: Settings, waivers: Sequence[Waiver] = ()) -> Adopted:
+    """Find the perf tests and move them to the front of `items`, in their order.
 
     They run first, so that session fixtures of other tests are not active in this process at that time.
 
     Raises
     ------
     pytest.UsageError
-        Markers are invalid, one line per marker.
+        Limits in options or ini are invalid.
     """
-    tests: dict[str, PerfTest] = {}
-    problems = []
+    found = Adopted({}, {})
     merged = _general_limits(settings)
     ids = {item.nodeid for item in items}
     for item in items:
         if not is_perf_test(item, settings.markers):
             continue
         try:
-            tests[item.nodeid] = _perf_test(item, settings, merged, waivers_for(item.nodeid, waivers, ids))
+            found.tests[item.nodeid] = test = _perf_test(item, settings, merged, waivers_for(item.nodeid, waivers, ids))
         except ValueError as error:
-            problems.append(f"{item.nodeid}: @pytest.mark.{settings.markers[-1]}: {error}")
-    if problems:
-        raise pytest.UsageError(*problems)
-    items.sort(key=lambda item: item.nodeid not in tests)
-    for test in tests.values():
-        exempt_from_timeout(test.item)
-    return tests
+            reason = f"@pytest.mark.{settings.markers[-1]}: {error}"
+            found.refused[item.nodeid] = item, reason
+            _refuse(item, reason)
+        else:
+            exempt_from_timeout(test.item)
+    items.sort(key=lambda item: item.nodeid not in found.tests and item.nodeid not in found.refused)
+    return found
+
+
+def _refuse(item: Any, reason: str) -> None:
+    """Have the item fail in its setup, before any fixture."""
+
+    def setup() -> None:
+        __tracebackhide__ = True
+        raise PerfError(reason)
+
+    item.setup, item.teardown, item.fixturenames = setup, lambda: None, []
 
 
 def _general_limits(settings: Settings) -> Limits:
@@ -125,8 +148,19 @@ def _perf_test(item: pytest.Item, settings: Settings, merged: Limits, waivers: t
     assert isinstance(item, pytest.Function)
     if _is_unittest(item):
         raise ValueError("perf tests must be functions or methods of plain classes, not of unittest.TestCase")
-    if is_bare(item) and inspect.iscoroutinefunction(item.function):
-        raise ValueError("a perf test cannot be a coroutine function: call asyncio.run in a normal test function")
+    if _ADDRESS.search(item.nodeid):
+        raise ValueError("the test id contains an address, which differs in every process: use ids= with fixed names")
+    if inspect.isgeneratorfunction(item.function):
+        raise ValueError("a perf test cannot be a generator function: remove yield from the test")
+    if is_bare(item):
+        if inspect.iscoroutinefunction(item.function) or inspect.isasyncgenfunction(item.function):
+            raise ValueError("a perf test cannot be a coroutine function: call asyncio.run in a normal test function")
+        if other := _benchmark_plugin(item):
+            raise ValueError(
+                f"the whole test is the step, but its fixture benchmark ({other}) measures by itself: call perf(step) "
+                "of the fixture perf instead of benchmark(step), or remove the marker"
+            )
+    check_axes(item, settings.markers)
     options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
     loops = Loops(settings.loops or 1) if options.loops is None else Loops(options.loops, by_marker=True)
@@ -148,6 +182,13 @@ def _parsed(parse: Callable[[], Limits]) -> Limits:
         return parse()
     except ValueError as error:
         raise ValueError(f"invalid {error}") from None
+
+
+def _benchmark_plugin(item: pytest.Item) -> str:
+    """The plugin whose fixture `benchmark` a test uses; empty if it uses none, or the project's own."""
+    functions = fixture_functions(item, "benchmark") if "benchmark" in getattr(item, "fixturenames", ()) else ()
+    tops = [function.__module__.partition(".")[0] for function, _ in functions]
+    return next((top.replace("_", "-") for top in tops if top.startswith("pytest_")), "")
 
 
 def _is_unittest(item: pytest.Function) -> bool:

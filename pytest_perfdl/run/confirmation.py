@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,6 +25,7 @@ from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.paired_rounds import Rounds, RoundSide, parts_of
 from pytest_perfdl.run.source_diff import Touched
+from pytest_perfdl.system import clocks
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.messages import Shown
 
@@ -156,11 +156,11 @@ class Confirmation:
         )
         rounds: list[Round] = []
         outcome = GateOutcome(open=True)
-        started = time.monotonic()
+        started = clocks.monotonic()
         while True:
-            progress.start_round(len(rounds) + 1, self.test.item.nodeid, time.monotonic() - started, budget)
+            progress.start_round(len(rounds) + 1, self.test.item.nodeid, clocks.monotonic() - started, budget)
             rounds.append(measuring.measure(len(rounds) + 1))
-            spent = Spent(time.monotonic() - started, budget)
+            spent = Spent(clocks.monotonic() - started, budget)
             if outcome.open:
                 outcome = gate.look(as_judged(rounds), spent)
             if outcome.open:

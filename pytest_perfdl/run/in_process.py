@@ -23,12 +23,13 @@ class LocalSession:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._tests: dict[str, PerfTest] | None = None
+        self._refused: dict[str, tuple[pytest.Item, str]] = {}
         self._hosts: dict[str, LocalHost] = {}
         self._folder = folders.temporary("scratch")
 
     def collect(self, items: list[pytest.Item]) -> None:
         """Validate the perf tests among the items and put them first."""
-        self._tests = adopt(items, self._settings)
+        self._tests, self._refused = adopt(items, self._settings)
 
     def estimate(self) -> None:
         """Nothing is known of how long measuring takes here."""
@@ -49,13 +50,13 @@ class LocalSession:
 
     def finish(self, exitstatus: int) -> int:
         """Write nothing; return the exit status."""
-        if not self._tests and exitstatus == pytest.ExitCode.OK:
+        if not self._tests and not self._refused and exitstatus == pytest.ExitCode.OK:
             return pytest.ExitCode.NO_TESTS_COLLECTED
         return exitstatus
 
     def summarize(self, terminal: Any) -> None:
         """Show the metrics of every measured test."""
-        if self._tests is not None and not self._tests:
+        if self._tests is not None and not self._tests and not self._refused:
             terminal.write_line(NOTHING_SELECTED, red=True)
         terminal.section("perf metrics, measured in pytest's process and not compared")
         for nodeid, host in self._hosts.items():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +44,7 @@ from pytest_perfdl.results.verdict import OperatorSides
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.paired_rounds import failure, last_error, user_values, work_of
+from pytest_perfdl.system import clocks
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.messages import Origins, PhaseReport, Shown
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
@@ -80,7 +80,7 @@ class Measurement:
         """Number of repeats that were measured again."""
         self.broken = False
         """Whether a worker died, hung or could not be judged; pytest's own reports are then kept."""
-        self._started = time.monotonic()
+        self._started = clocks.monotonic()
         self._first: Repeat | None = None
         """The repeat of the first process, the only process that counted FLOPs."""
         self._forks = context.settings.start != "fresh"
@@ -95,7 +95,7 @@ class Measurement:
     @property
     def seconds(self) -> float:
         """Since the first process was started."""
-        return time.monotonic() - self._started
+        return clocks.monotonic() - self._started
 
     @contextlib.contextmanager
     def as_failures(self) -> Iterator[None]:
@@ -218,9 +218,9 @@ class Measurement:
         while len(self.repeats) < wanted:
             number = len(self.repeats) + 1
             self._announce(number, of or wanted)
-            started = time.monotonic()
+            started = clocks.monotonic()
             remote = self._forked_repeat() or self._started_repeat(number)
-            seconds = time.monotonic() - started
+            seconds = clocks.monotonic() - started
             self.context.progress.end_repeat(seconds)
             assert self._first is not None
             self.repeats.append(sharing_flops(self._first, _repeat(remote, seconds)))

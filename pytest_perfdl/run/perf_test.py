@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from pytest_perfdl.fixture.perf import Expectation, WhatIfExpectation
 from pytest_perfdl.judge.budget import doubted, fails_utilization
 from pytest_perfdl.judge.stored_repeats import sensitivity
@@ -120,7 +122,7 @@ def _same_code(context: RunContext, measurement: Measurement) -> Result:
     measurement.remote.end(gently=True)
     context.progress.clear()
     judgement = Judgement(measurement.test.item.nodeid, "unchanged", SAME_CODE)
-    return unjudged(measurement.test, judgement, fails="unchanged" in context.fail_on, seconds=measurement.seconds)
+    return unjudged(measurement.test.item, judgement, fails="unchanged" in context.fail_on, seconds=measurement.seconds)
 
 
 def _check_passed(phase: PhaseReport) -> None:
@@ -187,7 +189,7 @@ def _short_steps(measurement: Measurement) -> list[Finding]:
     times = measurement.record().metrics()
     found = []
     for info in (result.info for result in repeat.calls):
-        step = statistics.median(times[metric_name(info.name, "block_time")].values)
+        step = statistics.median(times[metric_name(info.name, "step_time")].values)
         if step < LEAST_STEP_NS and not info.not_looped and numbers.number(info.name) == 1:
             call = f"{info.name}: " if info.name else ""
             text = f"{call}one step takes {format_quantity(step, 'ns')}, too short for accurate timing: "
@@ -311,7 +313,7 @@ def _with_expectations(
 ) -> Result:
     """Verdicts on the test's assertions (`compare`, `assert_whatif`), joined with those on its steps."""
     test = measurement.test
-    result = own or unjudged(test, Judgement(test.item.nodeid, "unchanged", ""), fails=False)
+    result = own or unjudged(test.item, Judgement(test.item.nodeid, "unchanged", ""), fails=False)
     found = [_alternatives_judged(each, measurement, confirmation) for each in measurement.alternatives]
     found += [_possible_gain_judged(each, result) for each in measurement.possible_gains]
     if not found:
@@ -339,9 +341,7 @@ def _possible_gain_judged(expectation: WhatIfExpectation, result: Result) -> Met
         raise PerfError(f"perf.assert_whatif: {error}") from None
 
 
-def unjudged(test: PerfTest, judgement: Judgement, *, fails: bool, seconds: float = 0.0) -> Result:
+def unjudged(item: pytest.Item, judgement: Judgement, *, fails: bool, seconds: float = 0.0) -> Result:
     """The result of a test that was not compared."""
-    file, line, _ = test.item.location
-    return Result(
-        id=test.item.nodeid, file=file, line=(line or 0) + 1, judgement=judgement, fails=fails, seconds=seconds
-    )
+    file, line, _ = item.location
+    return Result(id=item.nodeid, file=file, line=(line or 0) + 1, judgement=judgement, fails=fails, seconds=seconds)

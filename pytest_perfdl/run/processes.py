@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from pytest_perfdl.measure.sizes import TimeLimit
 from pytest_perfdl.model.errors import ForkError
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.revisions import Revisions
-from pytest_perfdl.system import folders
+from pytest_perfdl.system import clocks, folders
 from pytest_perfdl.system.folders import Folder
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.forks import ForkParent, Forks, common
@@ -73,7 +72,7 @@ class Processes:
 
     def timeout(self, test: PerfTest) -> TimeLimit:
         """How long one worker may take, and how much of that the one that was started last has taken."""
-        elapsed = time.monotonic() - self._last_start
+        elapsed = clocks.monotonic() - self._last_start
         if test.options.timeout:
             return TimeLimit(test.options.timeout, "timeout", elapsed)
         return TimeLimit(self._settings.timeout, elapsed=elapsed)
@@ -121,7 +120,7 @@ class Processes:
         # pytest makes this folder when a test first asks for one, and removes what is there: no two workers share it.
         basetemp = self.scratch / f"basetemp-{next(self._numbers)}"
         packages = plugin_packages(config)
-        self._last_start = time.monotonic()
+        self._last_start = clocks.monotonic()
         options = worker_options(vars(config.option), str(basetemp), config.rootpath, config.inipath, packages)
         own, foreign = "" if top is None else str(top), ""
         if checkout is not None:

@@ -5,7 +5,6 @@ On a terminal the line is rewritten in place; elsewhere (a CI log) it is printed
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Protocol
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.model.units import duration, plural
 from pytest_perfdl.model.visible import harmless, visible
+from pytest_perfdl.system import clocks
 from pytest_perfdl.system.pytest_internals import is_at_line_start
 
 ROUNDS = (3, 12)
@@ -69,7 +69,7 @@ class Progress:
         self._test = 0
         self._taken: list[float] = []
         self._shown = False
-        self._printed = time.monotonic()
+        self._printed = clocks.monotonic()
 
     def start_test(self) -> None:
         """The next test begins."""
@@ -128,8 +128,8 @@ class Progress:
                     _begin_line(terminal)
                 terminal.write(f"{ERASE}{visible(text)}", flush=True)
                 self._shown = True
-            elif time.monotonic() - self._printed > PRINT_EVERY_SECONDS:
-                self._printed = time.monotonic()
+            elif clocks.monotonic() - self._printed > PRINT_EVERY_SECONDS:
+                self._printed = clocks.monotonic()
                 _begin_line(terminal)
                 terminal.write(f"{harmless(visible(text))}\n", flush=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -23,6 +22,7 @@ from pytest_perfdl.model.errors import BaselineError, CheckoutError, GitError
 from pytest_perfdl.model.record import Code, Finding, Record
 from pytest_perfdl.model.units import some
 from pytest_perfdl.run.collection import PerfTest
+from pytest_perfdl.system import clocks
 from pytest_perfdl.system.git import commit_of, git, top_of, tree_of, trouble
 from pytest_perfdl.workers.checkout import Checkout, checked_out, kept_commits
 from pytest_perfdl.workers.interpreter import Interpreter, check_version, describe, differences
@@ -55,7 +55,7 @@ class Revisions:
         self._settings = settings
         self._store = store
         self._tests = tests
-        self._began = time.time_ns()
+        self._began = clocks.time_ns()
         self.top = top_of(config.rootpath)
         """Top of the repository, if there is one."""
         self.commit = git(config.rootpath, "rev-parse", "--verify", "--quiet", "HEAD")

@@ -8,9 +8,7 @@ the comparison needs them (`perf_test`). The verdict is raised in the call phase
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -49,6 +47,7 @@ from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.run.sharding import shard_of_each
 from pytest_perfdl.stats.evidence import least_rounds
+from pytest_perfdl.system import clocks
 from pytest_perfdl.system.device_lock import DeviceLock
 from pytest_perfdl.system.git import web_address
 from pytest_perfdl.system.import_path import own_imports
@@ -76,12 +75,16 @@ class PerfSession:
         self.problems: list[str] = []
         """Errors from writing files, one line each; each error fails the session."""
         self._invocation = invocation(config, settings)
+        self._refused: dict[str, tuple[pytest.Item, str]] = {}
+        """Perf tests that cannot be measured, by id, with the reason."""
         self._nothing = False
         """Whether the collection succeeded and found no perf test."""
         self._collected = 0
         """Number of perf tests in all shards."""
         self._shard = settings.shard
         """With the number of all perf tests, once they are collected."""
+        self._clock = ""
+        """A line if the clock of this process is not the system's."""
         self._lock: DeviceLock | None = None
         """Held while a test is measured."""
         try:
@@ -93,7 +96,7 @@ class PerfSession:
                 store.check_writable()
         except (ValueError, BaselineError) as error:
             raise pytest.UsageError(str(error)) from None
-        self._started, self._date = time.monotonic(), _now()
+        self._began, self._date = clocks.Moment.now(), clocks.utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")
         sweep(config.rootpath)
         self._store = store
         self._fail_on = fail_on
@@ -109,7 +112,9 @@ class PerfSession:
         self._check_out(self._context)
         # Where something is refused above, there is no summary to print, and no report to replace an earlier one.
         self.tests = tests
-        if tests or self._is_empty_shard:
+        for refused in self._refused.values():
+            self._note_refused(*refused)
+        if self.results or tests or self._is_empty_shard:
             remove_earlier(self.settings.report, self.settings.json)
         for test in self.tests.values():
             item: Any = test.item
@@ -121,21 +126,25 @@ class PerfSession:
 
     def select(self, items: list[pytest.Item]) -> dict[str, PerfTest]:
         """Validate the perf tests among the items and put them first; those of other shards are taken out."""
-        tests = adopt(items, self.settings, self._waivers.waivers)
+        tests, self._refused = adopt(items, self.settings, self._waivers.waivers)
         if tests:
             without = waivers.unmatched(self._waivers.waivers, tests, self.config)
             self._waivers = replace(self._waivers, unmatched=without)
-        self._nothing = not tests
+        self._nothing = not tests and not self._refused
         self._collected = len(tests)
         if self._shard is None:
             return tests
-        self._shard = shard = replace(self._shard, tests=len(tests), require=self._required)
+        self._shard = shard = replace(self._shard, tests=len(tests) + len(self._refused), require=self._required)
         budget = self.settings.budget
         expected = {nodeid: duration.typical(budget) for nodeid, duration in self._expected(tests).items()}
         shards = shard_of_each(tuple(tests.values()), expected, shard.count)
-        others = [test.item for nodeid, test in tests.items() if shards[nodeid] != shard.index]
+        # A test that is refused fails in one shard only.
+        shards |= dict.fromkeys(self._refused, 1)
+        others = [item for item in items if shards.get(item.nodeid, shard.index) != shard.index]
         items[:] = [item for item in items if shards.get(item.nodeid, shard.index) == shard.index]
         self.config.hook.pytest_deselected(items=others)
+        if shard.index != 1:
+            self._refused = {}
         return {nodeid: test for nodeid, test in tests.items() if shards[nodeid] == shard.index}
 
     def _made_context(self, tests: tuple[PerfTest, ...]) -> RunContext:
@@ -205,11 +214,7 @@ class PerfSession:
         try:
             measurement = Measurement(self._context, test)
         except PerfError as error:
-            reason = str(error.msg).partition("\n")[0]
-            judgement = clean(
-                Judgement(test.item.nodeid, "invalid", reason, integrity=(Finding("invalid", "failed", reason),))
-            )
-            self.results[test.item.nodeid] = unjudged(test, judgement, fails="invalid" in self._fail_on)
+            self._note_refused(test.item, str(error.msg).partition("\n")[0])
             raise
         test.item.stash[MEASUREMENT] = measurement
         with self._noting_end(measurement):
@@ -241,6 +246,11 @@ class PerfSession:
         if outcome is not None:
             raise outcome
 
+    def _note_refused(self, item: pytest.Item, reason: str) -> None:
+        """The result of a test that did not start."""
+        judgement = clean(Judgement(item.nodeid, "invalid", reason, integrity=(Finding("invalid", "failed", reason),)))
+        self.results[item.nodeid] = unjudged(item, judgement, fails="invalid" in self._fail_on)
+
     @contextlib.contextmanager
     def _noting_end(self, measurement: Measurement) -> Iterator[None]:
         """Around a phase: what ends it without a judgement is the test's result, and pytest's to see."""
@@ -263,7 +273,7 @@ class PerfSession:
         findings = (Finding("invalid", code, reason),) if verdict == "invalid" else ()
         judgement = clean(Judgement(measurement.test.item.nodeid, verdict, reason, integrity=findings))
         fails = verdict in self._fail_on
-        return unjudged(measurement.test, judgement, fails=fails, seconds=measurement.seconds)
+        return unjudged(measurement.test.item, judgement, fails=fails, seconds=measurement.seconds)
 
     def _teardown(self, test: PerfTest) -> None:
         __tracebackhide__ = True
@@ -315,13 +325,15 @@ class PerfSession:
         for nodeid, test in self.tests.items():
             if nodeid not in self.results:
                 judgement = Judgement(nodeid, "unmeasured", "the test was skipped or did not start")
-                self.results[nodeid] = unjudged(test, judgement, fails=False)
+                self.results[nodeid] = unjudged(test.item, judgement, fails=False)
         if self._is_empty_shard:
             # Its run file says that the shard is not missing.
             exitstatus = pytest.ExitCode.OK if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED else exitstatus
-        elif not self.tests:
+        elif not self.results:
             # A run without perf tests must not pass.
             return pytest.ExitCode.NO_TESTS_COLLECTED if exitstatus == pytest.ExitCode.OK else exitstatus
+        wrong = clocks.Moment.now().disagreement(self._began)
+        self._clock = wrong and f"time limits and budgets were not kept: {wrong}"
         run = self.run()
         # An error in one of these must not prevent the others, the summary of pytest or the exit status.
         if self.settings.json is not None:
@@ -353,7 +365,7 @@ class PerfSession:
             terminal.write_line(NOTHING_SELECTED, red=True)
         if self._is_empty_shard and self._shard is not None:
             terminal.write_line(f"perf: {share_line(self._shard, 0)}, so nothing was measured")
-        if not self.tests:
+        if not self.results:
             return
         with self._noting("writing the summary"):
             self._summarize(terminal)
@@ -400,6 +412,7 @@ class PerfSession:
         said = (
             share_line(self._shard, len(self.tests)) if self._shard is not None else "",
             self._unlocked,
+            self._clock,
             checked_out,
             not_measured(run.results),
             unsaid,
@@ -427,7 +440,7 @@ class PerfSession:
     def _is_empty_shard(self) -> bool:
         """Whether there are perf tests, but all of them are in other shards."""
         # There is no context if the run is refused.
-        return self._context is not None and self._shard is not None and self._shard.tests > 0 and not self.tests
+        return self._context is not None and self._shard is not None and self._shard.tests > 0 and not self.results
 
     @property
     def _unlocked(self) -> str:
@@ -451,7 +464,7 @@ class PerfSession:
             report_dir=self.settings.report,
             date=self._date,
             commit=self._context.revisions.commit if self._context is not None else None,
-            seconds=time.monotonic() - self._started,
+            seconds=clocks.perf_counter_ns() / 1e9 - self._began.after_s,
             notes=self.settings.notes,
             invocation=self._invocation,
             settings=self.settings.deciding,
@@ -471,7 +484,3 @@ def _bound(method: Callable[[PerfTest], None], test: PerfTest) -> Callable[[], N
         method(test)
 
     return phase
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -11,11 +11,11 @@ import pytest
 
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.waivers import LIMIT, parse, read
-from pytest_perfdl.model import waivers
 from pytest_perfdl.model.errors import GitError, WaiverError
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.run import WaiverFile
+from pytest_perfdl.system import clocks
 from pytest_perfdl.system.git import commit_of, content, git, trouble
 
 _UNKNOWN = "it is unknown which waivers the current change adds"
@@ -35,7 +35,7 @@ def resolve(root: Path, settings: Settings, environ: Mapping[str, str] = os.envi
     found = read(root, settings.waivers)
     if not found:
         return WaiverFile(settings.waivers)
-    day = waivers.today().isoformat()
+    day = clocks.today().isoformat()
     # Dates in ISO 8601 sort as text.
     found = tuple(replace(each, expired=each.until < day) for each in found)
     base, unknown = _base(root, settings.against, environ)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,6 +13,7 @@ from pytest_perfdl.model.units import plural
 from pytest_perfdl.scaling.model import C, Curve, Form
 from pytest_perfdl.scaling.points import F64, Points
 from pytest_perfdl.stats.quantiles import student
+from pytest_perfdl.system import clocks
 
 LEAST_CONFIGURATIONS = 3
 """With two, leaving one out leaves nothing to fit."""
@@ -85,9 +85,9 @@ def evaluate(form: Form[C], points: Points) -> Fit:
         count = len(configurations)
         raise ScalingError(f"{plural(count, 'configuration')} measured, but at least {LEAST_CONFIGURATIONS} are needed")
     import_module("scipy.optimize")  # half a second that is no part of fitting
-    before = time.perf_counter()
+    before = clocks.monotonic()
     curve = form.fit(points)
-    seconds = time.perf_counter() - before
+    seconds = clocks.monotonic() - before
     replicas = tuple(form.refit(curve, points.without(rows)) for rows in configurations)
     errors = []
     for rows, replica in zip(configurations, replicas, strict=True):

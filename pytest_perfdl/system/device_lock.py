@@ -21,10 +21,12 @@ import errno
 import fcntl
 import os
 import stat
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from pytest_perfdl.system import clocks
+from pytest_perfdl.system.files import expanded
 
 FOLDER = Path("/tmp")
 """For all users and, unlike the folder in TMPDIR, for all jobs of a user."""
@@ -50,7 +52,7 @@ def folder_of(mode: str) -> Path | None:
     """
     if mode == "off":
         return None
-    folder = FOLDER if mode == "auto" else Path(mode).expanduser()
+    folder = FOLDER if mode == "auto" else expanded(mode)
     if mode != "auto" and not (folder.is_absolute() and folder.is_dir()):
         raise ValueError("expected auto, off or the absolute path of a folder")
     return folder
@@ -113,13 +115,13 @@ class DeviceLock:
         """The descriptor of a locked file, after all who came before."""
         path, queue_path = (self._folder / f"pytest-perfdl-{wanted.name}{of}.lock" for of in ("", ".queue"))
         queue: int | None = None
-        free_since = since = time.monotonic()
+        free_since = since = clocks.monotonic()
         said, last = 0.0, None
         try:
             while True:
                 queue = _locked(queue_path) if queue is None else queue
                 found = _locked(path, shared=wanted.shared)
-                now = time.monotonic()
+                now = clocks.monotonic()
                 if found is not None:
                     if queue is not None or now - free_since > _PASSED_BY_SECONDS:
                         return found
@@ -136,7 +138,7 @@ class DeviceLock:
                 if now - said > _SAY_EVERY_SECONDS:
                     said = now
                     waiting(holder)
-                time.sleep(_LOOK_EVERY_SECONDS)
+                clocks.sleep(_LOOK_EVERY_SECONDS)
         finally:
             if queue is not None:
                 _close(queue)
@@ -180,7 +182,7 @@ def _opened(path: Path) -> int:
     """A descriptor of a lock file, which is created if there is none."""
     # Without O_NONBLOCK, a pipe of this name would hang the run.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    end = time.monotonic() + _CREATED_WITHIN_SECONDS
+    end = clocks.monotonic() + _CREATED_WITHIN_SECONDS
     while True:
         try:
             descriptor = os.open(path, flags)
@@ -188,9 +190,9 @@ def _opened(path: Path) -> int:
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444))
         except PermissionError:
-            if time.monotonic() > end:
+            if clocks.monotonic() > end:
                 raise
-            time.sleep(_LOOK_EVERY_SECONDS)
+            clocks.sleep(_LOOK_EVERY_SECONDS)
         else:
             break
     _OPEN.add(descriptor)

@@ -79,3 +79,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         if isinstance(error, OSError) and error.filename in (None, str(temporary), temporary):
             error.filename = str(path)
         raise
+
+
+def expanded(path: str) -> Path:
+    """The path with `~` replaced; as it is where the user, or a home folder, does not exist."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises there

@@ -44,7 +44,9 @@ def importing(module: str) -> str:
 def own_imports() -> Iterator[None]:
     """Imports within are of `own_path`; a project's modules with names of the library's are found before and after."""
     path, ours = list(sys.path), own_path()
-    theirs = {name: module for name, module in sys.modules.items() if _is_of_library(name) and _is_in(module, path, ours)}
+    theirs = {
+        name: module for name, module in sys.modules.items() if _is_of_library(name) and _is_in(module, path, ours)
+    }
     for name in theirs:
         del sys.modules[name]
     before = set(sys.modules)

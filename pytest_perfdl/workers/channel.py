@@ -11,11 +11,11 @@ import pickle
 import select
 import socket
 import struct
-import time
 from collections.abc import Callable
 from typing import Any
 
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout
+from pytest_perfdl.system import clocks
 
 _HEADER = struct.Struct("!Q")
 _POLL_SECONDS = 0.1
@@ -78,7 +78,7 @@ class Channel:
                 self._take()
             elif not was_alive:
                 raise ChannelClosed
-            elif deadline is not None and time.monotonic() > deadline:
+            elif deadline is not None and clocks.monotonic() > deadline:
                 raise ChannelTimeout
 
     def received(self) -> Any | None:

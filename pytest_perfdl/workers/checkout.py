@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 from pytest_perfdl.model.errors import CheckoutError
 from pytest_perfdl.model.secrets import without_secrets
 from pytest_perfdl.model.units import some
-from pytest_perfdl.system import folders, processes
+from pytest_perfdl.system import clocks, folders, processes
 from pytest_perfdl.system.folders import Folder
 from pytest_perfdl.system.git import environment_apart, run_git, said, trouble
 from pytest_perfdl.system.processes import Finished
@@ -195,7 +194,7 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
     CheckoutError
         When git or the command fails, with the last line that it wrote.
     """
-    started = time.monotonic()
+    started = clocks.monotonic()
     common = common_folder(working_tree)
     if common is None:
         raise CheckoutError(trouble(working_tree) or "the project is not in a git repository")
@@ -226,7 +225,7 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
             if keep:
                 kept_checkouts.note(folder, root, commit, _git)
         folder.use()
-        yield Checkout(working_tree, root, time.monotonic() - started, is_kept)
+        yield Checkout(working_tree, root, clocks.monotonic() - started, is_kept)
     finally:
         if keep and kept_checkouts.is_complete(folder.path):
             folder.release()

@@ -14,14 +14,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, ForkError
-from pytest_perfdl.system import processes
+from pytest_perfdl.system import clocks, processes
 from pytest_perfdl.workers.channel import pair
 from pytest_perfdl.workers.messages import Fork, LoadModules, Reap, Shown
 from pytest_perfdl.workers.process import boot, environment, import_texts
@@ -174,7 +173,7 @@ class ForkParent:
         finally:
             theirs.close()
         processes.guard(self._process.pid)
-        self._deadline = time.monotonic() + _LOADING_SECONDS
+        self._deadline = clocks.monotonic() + _LOADING_SECONDS
         self._is_loaded = False
         self._in_step = True
         """Whether every message so far was answered."""
@@ -246,7 +245,7 @@ class ForkParent:
             raise ForkError("the fork server was stopped, because it did not answer")
         with contextlib.suppress(ChannelClosed, OSError):
             self._tell(message, descriptors)
-        return self._answer(time.monotonic() + _ANSWER_SECONDS, _ANSWER_SECONDS)
+        return self._answer(clocks.monotonic() + _ANSWER_SECONDS, _ANSWER_SECONDS)
 
     def _tell(self, message: object, descriptors: Sequence[int] = ()) -> None:
         with socket.socket(fileno=os.dup(self._channel.fileno())) as connection:

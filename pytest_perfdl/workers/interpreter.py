@@ -18,6 +18,7 @@ import msgspec
 import pytest_perfdl
 from pytest_perfdl.model.errors import CheckoutError
 from pytest_perfdl.system import processes
+from pytest_perfdl.system.files import expanded
 from pytest_perfdl.system.git import environment_apart
 from pytest_perfdl.system.import_path import WITHOUT_FOLDER
 
@@ -160,7 +161,7 @@ def _found(executable: str) -> str:
     ------
     CheckoutError
     """
-    place = Path(executable).expanduser()
+    place = expanded(executable)
     if place.is_dir():
         place = place / "bin" / "python"
     found = shutil.which(str(place))

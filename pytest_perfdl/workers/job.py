@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import select
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from pytest_perfdl.model.errors import WorkerDied, WorkerTimeout
 from pytest_perfdl.model.launch import Launch
 from pytest_perfdl.model.units import plural
+from pytest_perfdl.system import clocks
 from pytest_perfdl.system.import_path import own_path
 from pytest_perfdl.workers.interpreter import Interpreter
 from pytest_perfdl.workers.launcher import START_SECONDS, RankLauncher
@@ -87,11 +87,11 @@ class Job:
         self._launch = launch
         self._join = join
         self._root = root
-        self._deadline = time.monotonic() + timeout
+        self._deadline = clocks.monotonic() + timeout
         self._ranks: list[RankProcess] = []
         self._sent: list[object] = [job]
         self._over = False
-        self._moved = time.monotonic()
+        self._moved = clocks.monotonic()
         """When a rank last finished a step or sent a message."""
         self._steps: tuple[int, ...] = ()
         self._launcher = RankLauncher(
@@ -109,7 +109,7 @@ class Job:
     def send(self, message: object) -> None:
         """Send a message to every rank; one that is gone is noticed by the next `receive`."""
         self._sent.append(message)
-        self._moved = time.monotonic()
+        self._moved = clocks.monotonic()
         for rank in self._ranks:
             rank.send(message)
 
@@ -129,7 +129,7 @@ class Job:
                 for message in self._sent:
                     for rank in self._ranks:
                         rank.send(message)
-                self._moved = time.monotonic()
+                self._moved = clocks.monotonic()
             while True:
                 found = self._joined()
                 if found is not None:
@@ -209,8 +209,8 @@ class Job:
         Others that neither report nor end wait for it in a collective; they are ended, so that it can tear down alone.
         """
         others = [rank for rank in self._ranks if rank is not failed]
-        deadline = time.monotonic() + _AFTER_FAILURE_SECONDS
-        while time.monotonic() < deadline and not all(rank.inbox or rank.ended for rank in others):
+        deadline = clocks.monotonic() + _AFTER_FAILURE_SECONDS
+        while clocks.monotonic() < deadline and not all(rank.inbox or rank.ended for rank in others):
             self._take(_POLL_SECONDS)
         self._check_alive()
         report = failed.inbox.popleft()
@@ -235,7 +235,7 @@ class Job:
 
     def _check_progress(self) -> None:
         """Raise if the time is over, or no rank makes progress."""
-        now = time.monotonic()
+        now = clocks.monotonic()
         steps = tuple(rank.steps for rank in self._ranks)
         if steps != self._steps:
             self._steps, self._moved = steps, now
@@ -280,7 +280,7 @@ class Job:
             return
         for descriptor in select.select(list(running), [], [], seconds)[0]:
             if running[descriptor].take():
-                self._moved = time.monotonic()
+                self._moved = clocks.monotonic()
 
 
 def _is_failure(message: object) -> bool:

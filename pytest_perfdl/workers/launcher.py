@@ -20,7 +20,6 @@ import select
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ from typing import IO
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, WorkerDied
 from pytest_perfdl.model.launch import STORE, Launch
 from pytest_perfdl.model.units import plural
-from pytest_perfdl.system import processes
+from pytest_perfdl.system import clocks, processes
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, importing, module_command
 from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.process import GRACE_SECONDS, describe_exit, output_tail
@@ -94,7 +93,7 @@ class Doorway:
                 self._meet()
             elif self._is_proved(ready):
                 admitted.append(ready)
-        now = time.monotonic()
+        now = clocks.monotonic()
         for connection, stranger in list(self._strangers.items()):
             if now > stranger.deadline:
                 self._turn_away(connection)
@@ -105,7 +104,7 @@ class Doorway:
             connection = self._listener.accept()[0]
             if len(self._strangers) >= _MOST_STRANGERS:
                 self._turn_away(next(iter(self._strangers)))
-            stranger = self._strangers[connection] = _Stranger(time.monotonic() + _ANSWER_SECONDS)
+            stranger = self._strangers[connection] = _Stranger(clocks.monotonic() + _ANSWER_SECONDS)
             connection.setblocking(False)
             connection.sendall(stranger.nonce)
 
@@ -214,7 +213,7 @@ class RankLauncher:
             The launcher ended before, started another number of ranks, or took too long.
         """
         seconds = max(self._launch.timeout, START_SECONDS)
-        deadline = min(deadline, time.monotonic() + seconds)
+        deadline = min(deadline, clocks.monotonic() + seconds)
         host = socket.gethostname()
         ranks: dict[int, RankProcess] = {}
         while len(ranks) < self._size:
@@ -223,7 +222,7 @@ class RankLauncher:
                     how = describe_exit(process.returncode, self._name(number))
                     before = f"before {plural(self._size, 'rank')} had started"
                     raise WorkerDied(f"{how} {before}{self._advice()}{self._said()}")
-            if time.monotonic() > deadline:
+            if clocks.monotonic() > deadline:
                 raise WorkerDied(
                     f"{len(ranks)} of {plural(self._size, 'rank')} started within {seconds:g} s "
                     f"(--perf-rank-timeout){self._advice()}{self._said()}"
@@ -258,7 +257,7 @@ class RankLauncher:
         WorkerDied
             The launcher itself was killed.
         """
-        deadline = time.monotonic() + GRACE_SECONDS
+        deadline = clocks.monotonic() + GRACE_SECONDS
         if self._launch.is_local:
             self.wait(GRACE_SECONDS, pid)
             return next((process.poll() for process in self._processes if process.pid == pid), None)
@@ -272,9 +271,9 @@ class RankLauncher:
                     return int(code)
             if over and launcher.returncode < 0:
                 raise WorkerDied(describe_exit(launcher.returncode, self._name(0)))
-            if over or time.monotonic() > deadline:
+            if over or clocks.monotonic() > deadline:
                 return None
-            time.sleep(_POLL_SECONDS)
+            clocks.sleep(_POLL_SECONDS)
 
     def tail(self, rank: int) -> str:
         """The end of what a rank wrote to stderr and stdout."""
@@ -287,11 +286,11 @@ class RankLauncher:
 
     def wait(self, seconds: float, pid: int | None = None) -> None:
         """Wait for the end of the launcher or of the ranks that this process started, or of the one with an id."""
-        deadline = time.monotonic() + seconds
+        deadline = clocks.monotonic() + seconds
         for process in self._processes:
             if pid in (None, process.pid):
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, deadline - time.monotonic()))
+                    process.wait(max(0.0, deadline - clocks.monotonic()))
 
     def kill(self) -> None:
         """End the launcher, which ends the ranks on its machine, or the ranks that this process started."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from pytest_perfdl.system import clocks
 from pytest_perfdl.workers.messages import CallShown, Shown
 
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
@@ -58,7 +58,7 @@ class Watch:
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)
-        self._began = time.monotonic()
+        self._began = clocks.monotonic()
         self._first_call: float | None = None
         self._calls: list[CallShown] = []
         self._besides: set[str] = set()
@@ -96,7 +96,7 @@ class Watch:
     def start_call(self) -> None:
         """A `perf(...)` call begins."""
         if self._first_call is None:
-            self._first_call = time.monotonic()
+            self._first_call = clocks.monotonic()
 
     def end_call(self, call: CallShown, besides: Sequence[str]) -> None:
         """A `perf(...)` call is over; `besides` are the modules that only measuring it loaded."""
@@ -121,7 +121,7 @@ class Watch:
             environment=tuple(sorted(changed)),
             hooks=tuple(dict.fromkeys(self._foreign_hooks())),
             calls=tuple(self._calls),
-            start_seconds=(self._first_call or time.monotonic()) - self._began,
+            start_seconds=(self._first_call or clocks.monotonic()) - self._began,
         )
 
     def _place(self, module: tuple[str, object]) -> int:

@@ -14,13 +14,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, WorkerDied, WorkerTimeout
-from pytest_perfdl.system import processes
+from pytest_perfdl.system import clocks, processes
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, importing, own_path
 from pytest_perfdl.workers.channel import pair
 from pytest_perfdl.workers.interpreter import Interpreter
@@ -130,7 +129,7 @@ class Worker:
     ) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
-        self._deadline = time.monotonic() + timeout
+        self._deadline = clocks.monotonic() + timeout
         self._channel, theirs = pair()
         variables = environment(threads) | dict(extra_environment or {})
         path = import_texts(sys.path if import_path is None else import_path)
@@ -200,9 +199,9 @@ class Worker:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGINT)
-            deadline = time.monotonic() + GRACE_SECONDS
-            while self._process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.02)
+            deadline = clocks.monotonic() + GRACE_SECONDS
+            while self._process.poll() is None and clocks.monotonic() < deadline:
+                clocks.sleep(0.02)
         self.kill()
 
     def kill(self) -> None:
@@ -222,10 +221,10 @@ class Worker:
         """The stacks of all threads of the worker, from faulthandler on SIGUSR1."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
-        deadline = time.monotonic() + GRACE_SECONDS
+        deadline = clocks.monotonic() + GRACE_SECONDS
         size = -1
-        while time.monotonic() < deadline:
-            time.sleep(0.2)
+        while clocks.monotonic() < deadline:
+            clocks.sleep(0.2)
             before, size = size, self._stacks.seek(0, os.SEEK_END)
             if before == size > 0:
                 break

@@ -6,13 +6,12 @@ import contextlib
 import os
 import re
 import signal
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_perfdl.model.errors import ChannelClosed
-from pytest_perfdl.system import processes
+from pytest_perfdl.system import clocks, processes
 from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.messages import Broken, PhaseReport, Stopped
 from pytest_perfdl.workers.rank_place import progress_path, stacks_path, steps_done
@@ -94,9 +93,9 @@ class RankProcess:
         before = path.stat().st_size
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
-        size, deadline = before, time.monotonic() + _STACK_SECONDS
-        while time.monotonic() < deadline:
-            time.sleep(0.05)
+        size, deadline = before, clocks.monotonic() + _STACK_SECONDS
+        while clocks.monotonic() < deadline:
+            clocks.sleep(0.05)
             last, size = size, path.stat().st_size
             if last == size > before:
                 break

@@ -6,6 +6,7 @@ pytest does around a test happens here as usual: fixtures, capture, warnings, xf
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
@@ -15,6 +16,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Generator, Sequence
 from typing import Any, NoReturn
@@ -54,6 +56,8 @@ PLUGIN_NAME = "perfdl-worker"
 
 _PR_SET_PDEATHSIG = 1
 """Of Linux' `prctl`."""
+_EXIT_SECONDS = 2.0
+"""Longest for functions that are registered with `atexit`."""
 _SILENCED = ("lfplugin", "nfplugin", "stepwiseplugin")
 """Cache plugins that would overwrite the orchestrating process's notes about its last run."""
 
@@ -103,10 +107,21 @@ def serve(channel: Channel, *, forked: bool = False, rank: RankPlace | None = No
     except BaseException:
         with contextlib.suppress(ChannelClosed):
             channel.send(Broken(traceback.format_exc()))
+    # What a fork inherits is its parent's to end: files and folders that both see.
+    if not forked:
+        _run_exit_functions()
     # Interpreter shutdown is the test's business no more: non-daemon threads must not hold it up.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _run_exit_functions() -> None:
+    """Run what the test registered with `atexit`, such as the removal of its folders; for `_EXIT_SECONDS` at most."""
+    limit = threading.Timer(_EXIT_SECONDS, os._exit, (0,))
+    limit.daemon = True
+    limit.start()
+    atexit._run_exitfuncs()
 
 
 def die_with(parent: int) -> None:

@@ -65,24 +65,21 @@ def refused(inner, *args, message, plugins=()):
 )
 def test_a_marker_that_cannot_be_used(inner, arguments, message):
     inner.makepyfile(test_it=f"import pytest\n@pytest.mark.perf({arguments})\ndef test_step(): pass\n")
-    refused(inner, "--perf", message=f"test_it.py::test_step: @pytest.mark.perf: {message}")
+    errs(inner, test_step=f"@pytest.mark.perf: {message}")
 
 
 def test_a_marker_on_a_class_or_module_is_checked_too(inner):
     inner.makepyfile(
         "import pytest\npytestmark = pytest.mark.perf(nothing=1)\nclass TestIt:\n    def test_step(self): pass\n"
     )
-    refused(inner, "--perf", message="TestIt::test_step: @pytest.mark.perf: unknown keyword 'nothing'")
+    errs(inner, **{"TestIt::test_step": "@pytest.mark.perf: unknown keyword 'nothing'"})
 
 
 def test_every_bad_marker_is_named(inner):
     inner.makepyfile(
         "import pytest\n@pytest.mark.perf(a=1)\ndef test_a(): pass\n@pytest.mark.perf(b=1)\ndef test_b(): pass\n"
     )
-    result = inner.runpytest_inprocess("--perf")
-
-    assert result.ret == 4
-    assert sum("unknown keyword" in line for line in result.errlines) == 2
+    errs(inner, test_a="@pytest.mark.perf: unknown keyword 'a'", test_b="@pytest.mark.perf: unknown keyword 'b'")
 
 
 def test_markers_are_nobody_elses_business_without_the_flag(inner):
@@ -92,30 +89,110 @@ def test_markers_are_nobody_elses_business_without_the_flag(inner):
     assert inner.runpytest_inprocess("--perf", "-operf_marker=speed").ret == 5
 
 
-def test_a_unittest_method(inner):
-    inner.makepyfile(
-        test_it="""
-        import unittest
-        import pytest
+MISTAKES = {
+    "Test::test_step": "perf tests must be functions or methods of plain classes, not of unittest.TestCase",
+    "test_coroutine": "a perf test cannot be a coroutine function: call asyncio.run in a normal test function",
+    "test_generator": "a perf test cannot be a generator function: remove yield from the test",
+    "test_benchmark": "the whole test is the step, but its fixture benchmark (pytest-benchmark) measures by itself",
+    "test_absent_size": "scaling= gives batch, which is not an argument of the test: add the argument",
+    "test_size_twice[4]": "scaling= and @pytest.mark.parametrize both give batch: remove one of them",
+    "test_wrong_sizes": "scaling['batch'] must be at least three different numbers above 0, got [1]",
+    "test_address[<object object at 0x7f0123456789>]": "the test id contains an address, which differs in every",
+    "test_wrong_ranks": "ranks= must be an integer of at least 1, got 0",
+}
+WITH_MISTAKES = """
+    import unittest
+    import pytest
 
-        class Test(unittest.TestCase):
-            @pytest.mark.perf
-            def test_step(self):
-                pass
-        """
-    )
-    refused(
-        inner,
-        "--perf",
-        message="test_it.py::Test::test_step: @pytest.mark.perf: perf tests must be functions or methods of plain",
-    )
+    pytestmark = pytest.mark.perf
+    scaling = pytest.mark.perf(scaling={"batch": [1, 2, 3]})
+
+    class Test(unittest.TestCase):
+        def test_step(self):
+            pass
+
+    async def test_coroutine():
+        pass
+
+    def test_generator():
+        yield
+
+    def test_benchmark(benchmark):
+        benchmark(int)
+
+    @scaling
+    def test_absent_size():
+        pass
+
+    @scaling
+    @pytest.mark.parametrize("batch", [4])
+    def test_size_twice(batch):
+        pass
+
+    @pytest.mark.perf(scaling={"batch": [1]})
+    def test_wrong_sizes(batch):
+        pass
+
+    @pytest.mark.parametrize("value", [pytest.param(0, id="<object object at 0x7f0123456789>")])
+    def test_address(value):
+        pass
+
+    @pytest.mark.perf(ranks=0)
+    def test_wrong_ranks():
+        pass
+    """
 
 
-def test_a_coroutine_as_a_step(inner):
-    inner.makepyfile(test_it="import pytest\n@pytest.mark.perf\nasync def test_step(): pass\n")
-    refused(
-        inner, "--perf", message="test_it.py::test_step: @pytest.mark.perf: a perf test cannot be a coroutine function"
-    )
+def errs(inner, *args, **problems):
+    """Run, and see that each of these tests fails in its setup with its line, and that nothing is recorded."""
+    result = inner.runpytest_inprocess("--perf", "--perf-json=run.json", *args)
+    results = {
+        each["id"].partition("::")[2]: each for each in json.loads((inner.path / "run.json").read_text())["tests"]
+    }
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    for name, problem in problems.items():
+        assert any(problem in line for line in result.outlines), problem
+        assert results[name]["verdict"] == "invalid"
+        assert problem in results[name]["reason"]
+    assert "Traceback" not in result.stderr.str() + result.stdout.str()
+    assert not (inner.path / "baselines").exists()
+    return result
+
+
+def test_a_test_with_a_mistake_fails_alone(inner):
+    inner.makepyfile(test_it=WITH_MISTAKES, test_other="def test_other(): pass\n")
+    result = errs(inner, "-pbenchmark", "--perf-update", **MISTAKES)
+
+    result.assert_outcomes(passed=1, errors=len(MISTAKES))
+
+
+def test_with_shards_a_test_with_a_mistake_fails_in_one(inner):
+    inner.makepyfile(test_it="import pytest\n@pytest.mark.perf(a=1)\ndef test_step(): pass\n")
+
+    assert inner.runpytest_inprocess("--perf", "--perf-shard=1/2").ret == pytest.ExitCode.TESTS_FAILED
+    assert inner.runpytest_inprocess("--perf", "--perf-shard=2/2").ret == pytest.ExitCode.OK
+
+
+def test_a_mistake_in_the_only_test_is_said_in_this_process_too(inner):
+    inner.makepyfile("import pytest\n@pytest.mark.perf(a=1)\ndef test_step(): pass\n")
+    result = inner.runpytest_inprocess("--perf", "--perf-isolate=none")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "unknown keyword 'a'" in result.stdout.str()
+    assert "no perf test was selected" not in result.stdout.str()
+
+
+def test_without_the_flag_pytest_runs_what_it_can(inner):
+    """A generator function ends pytest's collection, as it does without the plugin."""
+    inner.makepyfile(test_it=WITH_MISTAKES.replace("yield", "pass"))
+    result = inner.runpytest_inprocess("-pbenchmark", "--benchmark-disable")
+    told = result.stdout.str()
+
+    for name in ("test_absent_size", "test_size_twice[4]", "test_wrong_sizes"):
+        assert MISTAKES[name] in told
+    assert "test_coroutine" in told, "as pytest says"
+    result.assert_outcomes(passed=5, failed=1, errors=3)
 
 
 @pytest.mark.parametrize(

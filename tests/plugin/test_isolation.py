@@ -10,6 +10,7 @@ from plugin.project import NOT_JUDGED, SHORT, Project, alive, until
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(os.name != "posix", reason="signals and process groups")]
 
 DEATHS = """
+    import atexit
     import os
     import signal
     import sys
@@ -112,6 +113,9 @@ DEATHS = """
 
 
     def test_measured_after_all_these(perf, database, measured_before):
+        # The last one registered runs first.
+        atexit.register(hang_forever)
+        atexit.register(lambda: Path("at-exit").write_text("ran\\n"))
         assert perf(int) == measured_before == 0
 """
 
@@ -323,6 +327,10 @@ def test_a_call_in_a_fixture_is_measured(deaths):
 
     assert deaths[2]["test_measured_after_all_these"].outcome == "passed"
     assert [call["name"] for call in test["record"]["calls"]] == ["before", ""]
+
+
+def test_what_a_test_registers_for_the_exit_runs_and_cannot_hold_it_up(deaths):
+    assert deaths[0].note("at-exit") == ["ran"]
 
 
 def test_a_step_that_never_returns(deaths):

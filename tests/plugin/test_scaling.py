@@ -85,8 +85,8 @@ def test_sizes_that_are_none_are_refused(inner, scaling):
             pass
         """
     )
-    done = collected(inner)
-    assert done.ret == 2
+    done = inner.runpytest_inprocess()
+    done.assert_outcomes(errors=1)
     done.stdout.fnmatch_lines(["*@pytest.mark.perf: scaling*must *, got *"])
 
 

@@ -57,6 +57,7 @@ def test_every_perf_test_is_in_one_shard_and_others_are_in_all(inner):
         (["--perf", "--perf-shard=1/2", "--pdb"], "--perf-shard cannot be combined with --perf-isolate=none or "),
         (["--perf", "--perf-device-lock=of"], "--perf-device-lock = 'of': expected auto, off or the absolute path of"),
         (["--perf", "--perf-device-lock=/none/such"], "--perf-device-lock = '/none/such': expected auto, off or "),
+        (["--perf", "--perf-device-lock=~no-such/x"], "--perf-device-lock = '~no-such/x': expected auto, off or "),
     ],
 )
 def test_what_is_refused(inner, options, said):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import platform
 import sysconfig
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -21,6 +20,7 @@ from pytest_perfdl.machine.fitness.finding import LEVELS, Level, MachineFinding,
 from pytest_perfdl.machine.fitness.noise import noise_finding
 from pytest_perfdl.machine.reference_load import machine_noise
 from pytest_perfdl.machine.state import active_tracer
+from pytest_perfdl.system import clocks
 
 __all__ = ["LEVELS", "Level", "MachineFinding", "Place", "examine", "noise_finding"]
 
@@ -62,7 +62,7 @@ def examine(place: Place, *, timed: bool = True, window_s: float = _WINDOW_SECON
         How long to observe other processes, in seconds.
     """
     before = load.Sample.take(place.root)
-    time.sleep(window_s)
+    clocks.sleep(window_s)
     after = load.Sample.take(place.root)
     checks = [*_machine(place), *(_now(place, before, after) if before and after else _unsampled())]
     found: list[MachineFinding] = []

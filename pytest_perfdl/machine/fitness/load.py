@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.machine.fitness.finding import Level, MachineFinding, counted, fields, read, read_int
 from pytest_perfdl.model.units import format_percent, format_quantity
+from pytest_perfdl.system import clocks
 
 NOTICED = 0.1
 """CPUs kept busy by others from which on it is reported; ticks of 10 ms show no less in a short window."""
@@ -55,7 +55,7 @@ class Sample:
         except (KeyError, ValueError, IndexError):
             return None
         return cls(
-            time.monotonic() if wall_s is None else wall_s,
+            clocks.monotonic() if wall_s is None else wall_s,
             os.sysconf("SC_CLK_TCK") if ticks_per_second is None else ticks_per_second,
             each,
             stolen,

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter_ns
 
 from pytest_perfdl.machine.fitness.finding import MachineFinding, as_list, counted, fields, listed, read, read_int
 from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.system.clocks import perf_counter_ns
 
 _CPU = "sys/devices/system/cpu"
 _CGROUP = "sys/fs/cgroup"

@@ -153,7 +153,7 @@ def test_it_waits_for_a_run_that_measures_and_keeps_others_waiting(found, capsys
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     run, held = DeviceLock(tmp_path, [Wanted("host")]), []
     run.acquire(lambda holder: None)
-    monkeypatch.setattr(device_lock.time, "sleep", lambda seconds: run.release())
+    monkeypatch.setattr(device_lock.clocks, "sleep", lambda seconds: run.release())
 
     def examine(place, *, timed):
         with pytest.raises(Held):

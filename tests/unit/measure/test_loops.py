@@ -1,5 +1,7 @@
 """How many calls make a step: as asked, as calibrated, as a baseline has it; and what is reported of it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from pytest_perfdl.machine import state
@@ -19,6 +21,7 @@ from pytest_perfdl.measure.loops import LEAST_STEP_NS, MOST_LOOPS, Loops
 from pytest_perfdl.measure.program import Program
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import MeasurementPlan
+from pytest_perfdl.run.perf_test import _short_steps
 from unit.measure.answers import Conversation, info, result, timed
 
 PLAN = MeasurementPlan(warmup=15, steps=40)
@@ -170,3 +173,15 @@ def test_so_are_those_of_rounds():
     side = SideResult(info(), Settled(15, settled=True, spread=0.0), looped(100, 102, 104, 106, 108), result().compiled)
 
     assert side_values([side])["step_time"] == 25.5
+
+
+@pytest.mark.parametrize("typical_ns, told", [(6_800, "one step takes 6.800 "), (100_000, "")])
+def test_the_note_on_short_steps_has_the_time_that_the_report_shows(typical_ns, told):
+    """One of 40 steps takes 2 ms: the mean of the block is above 50 us."""
+    made = result(timed=timed(*[typical_ns] * 39, 2_000_000))
+    repeats = [Repeat((made,))]
+    record = assemble("t.py::t", "hash", PLAN, repeats, date="2026-01-01", commit=None)
+    measurement = SimpleNamespace(repeats=repeats, test=SimpleNamespace(loops=Loops()), record=lambda: record)
+
+    assert "".join(finding.message for finding in _short_steps(measurement)).startswith(told)
+    assert bool(_short_steps(measurement)) is bool(told)

@@ -100,7 +100,7 @@ def test_letters_before_and_after_the_line_stay():
 
 def test_a_log_has_the_line_to_itself(monkeypatch):
     times = itertools.count(0, 100)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(times)))
+    monkeypatch.setattr(progress.clocks, "monotonic", lambda: float(next(times)))
     assert shown(Screen(isatty=False)) == [
         "perf: test 1 of 2, process 1 of 2: test_a",
         "perf: test 1 of 2, process 2 of 2: test_a",

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_perfdl.model import waivers as model
 from pytest_perfdl.model.errors import WaiverError
+from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.run.waivers import resolve, unmatched
+from pytest_perfdl.system import clocks
 
 FILE = "perf_waivers.toml"
 
@@ -24,7 +25,7 @@ def settings(against=None, waivers=FILE):
 
 @pytest.fixture(autouse=True)
 def day(monkeypatch):
-    monkeypatch.setattr(model, "today", lambda: datetime.date(2026, 12, 1))
+    monkeypatch.setattr(clocks, "today", lambda: datetime.date(2026, 12, 1))
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def config(root, *args, **options):
 
 
 def named(*tests):
-    return [model.Waiver(test, "", "1%", "2026-12-01", "x", "y") for test in tests]
+    return [Waiver(test, "", "1%", "2026-12-01", "x", "y") for test in tests]
 
 
 def test_waivers_without_a_test_are_found():

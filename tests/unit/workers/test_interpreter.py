@@ -67,3 +67,5 @@ def test_a_command_of_the_path_is_found():
     assert describe("python3").python
     with pytest.raises(CheckoutError, match=r"^there is no Python interpreter no-such-python$"):
         describe("no-such-python")
+    with pytest.raises(CheckoutError, match=r"^there is no Python interpreter ~no-such-user/bin/python$"):
+        describe("~no-such-user/bin/python")

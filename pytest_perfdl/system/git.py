@@ -57,7 +57,6 @@ _CONFIGURATION = {
     "core.splitIndex": "false",
     "core.untrackedCache": "false",
     "diff.algorithm": "myers",
-    "diff.autoRefreshIndex": "false",
     "diff.colorMoved": "no",
     "diff.context": "3",
     "diff.dstPrefix": "b/",

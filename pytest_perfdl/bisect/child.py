@@ -148,9 +148,7 @@ class Child:
         tests = "base" if suite.tests_of == OWN_TESTS else "head"
         further = (*((BUDGET,) if request.timed else ()), *suite.options)
         return (
-            *module_command(
-                sys.executable, "pytest", f"{checkout.path(suite.test)}{suite.name}", path=LIBRARY_FIRST
-            ),
+            *module_command(sys.executable, "pytest", f"{checkout.path(suite.test)}{suite.name}", path=LIBRARY_FIRST),
             *(f"--rootdir={checkout.path(suite.root)}", *(["-c", ini] if ini is not None else [])),
             *pytest_run.options(request, scratch, further, metric, limit),
             *(() if request.against is None else (f"--perf-against={request.against}",)),

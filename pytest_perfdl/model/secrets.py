@@ -26,7 +26,9 @@ _WORDS = re.compile(r"(?:[a-z]+|[A-Z]+|[A-Z][a-z]+)(?:[-_. /](?:[a-z]+|[A-Z]+|[A
 # A password may hold an "@" itself.
 _IN_URL = re.compile(r"(?<=://)[^/\s?#\"'\\<>]+@")
 _PARAMETER = re.compile(r"([?&;]([\w-]+)=)[^&;\s\"'<>#\\]+")
-_GRANTING = re.compile(r"sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid", re.IGNORECASE)
+_GRANTING = re.compile(
+    r"sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid", re.IGNORECASE
+)
 """Names of parameters beside those that `is_secret_name` knows (signed URLs of S3, Google Cloud Storage and Azure)."""
 _HEADER = re.compile(
     r"((?:authorization[\"']?\s*[:=]\s*[\"']?(?:\w+\s+)?|\b(?:bearer|basic)\s+(?=\S{16})))[\w.~+/=:-]+", re.IGNORECASE
@@ -57,8 +59,8 @@ _T = TypeVar("_T")
 def is_secret_name(name: str) -> bool:
     """Whether the value of a variable or option with this name is a secret.
 
-    >>> [is_secret_name(name) for name in ("GITHUB_TOKEN", "SIGNING_KEY", "GIT_AUTHOR_NAME", "SSH_AUTH_SOCK", "MAX_TOKENS")]
-    [True, True, False, False, False]
+    >>> [is_secret_name(name) for name in ("GITHUB_TOKEN", "SIGNING_KEY", "GIT_AUTHOR_NAME", "MAX_TOKENS")]
+    [True, True, False, False]
     """
     return bool(_SECRET_NAME.search(name)) and not _PLACE_NAME.search(name)
 

@@ -36,7 +36,7 @@ def module_command(executable: str, module: str, *arguments: str, path: str = WI
 
 
 def importing(module: str) -> str:
-    """Statements of a `-c`, under `own_path`, that import `main` of a module of ours and then set `sys.path` to `path`."""
+    """Statements of a `-c` under `own_path` that import `main` of a module of ours and set `sys.path` to `path`."""
     return _OURS.format(module=module)
 
 
@@ -44,7 +44,9 @@ def importing(module: str) -> str:
 def own_imports() -> Iterator[None]:
     """Imports within are of `own_path`; a project's modules with names of the library's are found before and after."""
     path, ours = list(sys.path), own_path()
-    theirs = {name: module for name, module in sys.modules.items() if _is_of_library(name) and _is_in(module, path, ours)}
+    theirs = {
+        name: module for name, module in sys.modules.items() if _is_of_library(name) and _is_in(module, path, ours)
+    }
     for name in theirs:
         del sys.modules[name]
     before = set(sys.modules)

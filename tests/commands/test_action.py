@@ -94,7 +94,9 @@ def test_it_measures_against_the_base_of_the_pull_request(job, hosted, github, t
     counts = json.loads(outputs.pop("verdicts"))
     assert {verdict: number for verdict, number in counts.items() if number} == {"regressed": 1, "unchanged": 1}
     assert outputs == {"exit-code": "1", "failed": "1", "report": path}
-    assert [given for name, given in used.items() if name.startswith("actions/setup-python@")] == [{"python-version": "3.12"}]
+    assert [given for name, given in used.items() if name.startswith("actions/setup-python@")] == [
+        {"python-version": "3.12"}
+    ]
     assert used[UPLOAD] == {"name": "perf-report", "path": path}
     assert github.requests == []
     assert git(tmp_path / "workspace", "rev-parse", "--is-shallow-repository") == "true"

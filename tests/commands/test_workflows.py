@@ -224,10 +224,14 @@ sys.exit(main(arguments))
     "name, arguments", [("perf-comment.yml", ["ci", "comment", "--dry-run"]), ("perf-accept.yml", ["accept"])]
 )
 def test_what_is_installed_without_dependencies_is_all_that_is_needed(name, arguments, tmp_path):
-    (install,) = [text.split() for text in commands(loaded(ROOT / "docs" / "workflows" / name)) if text.startswith("pip ")]
+    (install,) = [
+        text.split() for text in commands(loaded(ROOT / "docs" / "workflows" / name)) if text.startswith("pip ")
+    ]
     named = [each.partition("==")[0] for each in install[5:]]
     test = "tests/t.py::test_a"
-    write_all(runs.run(runs.result("regressed", test, new=record({"step_time": timed(10)}, test=test)), report_dir=tmp_path))
+    write_all(
+        runs.run(runs.result("regressed", test, new=record({"step_time": timed(10)}, test=test)), report_dir=tmp_path)
+    )
     given = json.dumps([named, [*arguments, str(tmp_path / "run.json")]])
     done = subprocess.run([sys.executable, "-c", ONLY, given], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

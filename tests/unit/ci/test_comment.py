@@ -195,7 +195,9 @@ def test_an_ordinary_note_stays_text(words):
     assert f"- {words}\n" in comment.text(noted, "perf-report", **GIVEN)
 
 
-@pytest.mark.parametrize("path", ["../../../evil/repo/blob/main/x.py", "a/../../../../evil/x.py", "a\\..\\..\\x.py", "/x.py"])
+@pytest.mark.parametrize(
+    "path", ["../../../evil/repo/blob/main/x.py", "a/../../../../evil/x.py", "a\\..\\..\\x.py", "/x.py"]
+)
 def test_a_path_of_an_artifact_leads_to_no_other_repository(path):
     run = replace(runs.run(runs.result()), repository="https://github.com/owner/name")
     assert story._linked(path, 1, "f", run).url == ""

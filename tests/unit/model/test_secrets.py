@@ -96,7 +96,9 @@ def test_headers_parameters_and_keys(form):
     assert "***" in found
 
 
-@pytest.mark.parametrize("value", ["12345678", "123456789012345", "p4ss-w0rd", "aXdFsGhTq", "correct horse?", "a/b+c=d12"])
+@pytest.mark.parametrize(
+    "value", ["12345678", "123456789012345", "p4ss-w0rd", "aXdFsGhTq", "correct horse?", "a/b+c=d12"]
+)
 def test_any_value_but_words_is_a_secret(value):
     for around in AROUND:
         assert without_secrets(around.format(value), {"DB_PASSWORD": value}) == around.format("***")
@@ -128,7 +130,7 @@ def test_values_of_secret_variables(name):
         "tests/test_a.py::test_step[tokens=8192-sig=4]",
         "https://example.com/docs?page=2&tokens=8192#basic usage of authorization",
         "basic blocks and bearer bonds",
-        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >",
+        "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>, std::array<char*, 3ul> >",
         "triton_poi_fused_add_mul_0; sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3",
         "meta-llama/Llama-2-7b, 8192 tokens, postgres, production",
         "3f2c1abf9d0c77" + "0" * 26,
@@ -182,7 +184,9 @@ def test_no_baseline_has_one(tmp_path):
     record = runs.record(runs.GPT)
     (path,) = store.save(replace(record, note=f"with {TOKENS[0]}"), {})
     assert "with ***" in path.read_text()
-    with pytest.raises(BaselineError, match=r"test_step\[\*\*\*\] was not written: the test's id contains a secret") as raised:
+    with pytest.raises(
+        BaselineError, match=r"test_step\[\*\*\*\] was not written: the test's id contains a secret"
+    ) as raised:
         store.save(replace(record, test=f"tests/test_a.py::test_step[{TOKENS[0]}]"), {})
     assert TOKENS[0] not in str(raised.value)
     assert [file.name for file in tmp_path.rglob("*.json")] == [path.name]

@@ -140,7 +140,10 @@ def test_the_text_names_the_run_and_the_verdict_of_every_test():
     failing = {dict(labels)["test"] for labels, value in families["perfdl_test_fails"].samples.items() if value}
     assert failing == {result.id for result in run.results if result.fails}
     ((about, value),) = families["perfdl_run_info"].samples.items()
-    assert (dict(about), value) == ({"machine": runs.KEY.slug, "commit": "77aa01c8e2f1" + "0" * 28, "date": run.date}, 1)
+    assert (dict(about), value) == (
+        {"machine": runs.KEY.slug, "commit": "77aa01c8e2f1" + "0" * 28, "date": run.date},
+        1,
+    )
     assert list(families["perfdl_run_timestamp_seconds"].samples.values()) == [1778335391]
 
 

@@ -591,9 +591,11 @@ pytest-perfdl refuses a file with a later version, because it would misread the 
 
 ## Secrets and files of others
 
-Reports, messages and JSON output contain `***` instead of user names and passwords in URLs, of tokens in the formats of
-well-known services, and of the values of environment variables whose names say that they are secret, such as
-`GITHUB_TOKEN`. Traces are not searched. Every file of a pull request or an artifact has a largest size. Paths in these
+Reports, messages, baselines and JSON output contain `***` instead of user names, passwords and signatures in URLs, of
+headers of authorization, of private keys, of tokens in the formats of well-known services, and of the values of
+environment variables whose names say that they are secret, such as `GITHUB_TOKEN`: those of at least 8 characters that
+are not words of letters alone. A test whose id contains a secret has no baseline: give the parameter an id (`ids=`).
+Traces are not searched. Every file of a pull request or an artifact has a largest size. Paths in these
 files must be in the folder of the file, and symbolic links to other places are not followed.
 
 ## The report folder

@@ -10,12 +10,13 @@ import contextlib
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Protocol
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.model.failures import PerfError
-from pytest_perfdl.model.launch import STORE
+from pytest_perfdl.model.launch import LOOPBACK, STORE
 from pytest_perfdl.model.record import MeasurementPlan
 
 HOST_BACKEND = "gloo"
@@ -132,9 +133,21 @@ def _store(timeout: timedelta) -> dict[str, Any]:
     if path is None:
         return {}
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = dist.FileStore(path, size)
+    store = dist.FileStore(path, size)  # type: ignore[attr-defined]
     store.set_timeout(timeout)
     return {"store": store, "rank": rank, "world_size": size}
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Gloo listens also for a group of one process."""
+    added = {name: value for name, value in LOOPBACK.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def join_alone(backend: str) -> None:
@@ -148,7 +161,8 @@ def join_alone(backend: str) -> None:
     import torch.distributed as dist
 
     if not dist.is_initialized():
-        _begin(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        with _on_loopback():
+            _begin(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
         _joined.append(ONE_PROCESS)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 
+LOOPBACK = dict(("GLOO_SOCKET_IFNAME", name) for _, name in socket.if_nameindex() if name in ("lo", "lo0"))  # noqa: C402
+"""Has gloo listen on the loopback interface, which packets between processes of one machine take anyway."""
 STORE = "PYTEST_PERFDL_RANKS_STORE"
 """Environment variable of a rank with the path of the file in which the ranks of one machine meet."""
 

@@ -59,8 +59,8 @@ _T = TypeVar("_T")
 def is_secret_name(name: str) -> bool:
     """Whether the value of a variable or option with this name is a secret.
 
-    >>> [is_secret_name(name) for name in ("GITHUB_TOKEN", "SIGNING_KEY", "GIT_AUTHOR_NAME", "SSH_AUTH_SOCK", "MAX_TOKENS")]
-    [True, True, False, False, False]
+    >>> [is_secret_name(name) for name in ("GITHUB_TOKEN", "SIGNING_KEY", "GIT_AUTHOR_NAME", "MAX_TOKENS")]
+    [True, True, False, False]
     """
     return bool(_SECRET_NAME.search(name)) and not _PLACE_NAME.search(name)
 

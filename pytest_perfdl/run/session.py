@@ -339,10 +339,9 @@ class PerfSession:
         if self.settings.json is not None:
             with self._noting("writing the JSON file"):
                 write_json(run, self.settings.json)
-        with self._noting("writing the report"):
-            # Drawing imports more of the library.
-            with own_imports():
-                self.written = write_all(run)
+        # Drawing imports more of the library.
+        with self._noting("writing the report"), own_imports():
+            self.written = write_all(run)
         # Last, so that it may send the report elsewhere.
         with self._noting("the hook pytest_perfdl_report"):
             self.config.hook.pytest_perfdl_report(run=run)

@@ -36,7 +36,7 @@ def module_command(executable: str, module: str, *arguments: str, path: str = WI
 
 
 def importing(module: str) -> str:
-    """Statements of a `-c`, under `own_path`, that import `main` of a module of ours and then set `sys.path` to `path`."""
+    """Statements of a `-c` under `own_path` that import `main` of a module of ours and set `sys.path` to `path`."""
     return _OURS.format(module=module)
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO
 
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, WorkerDied
-from pytest_perfdl.model.launch import STORE, Launch
+from pytest_perfdl.model.launch import LOOPBACK, STORE, Launch
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.system import clocks, processes
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, importing, module_command
@@ -49,8 +49,6 @@ _MOST_STRANGERS = 64
 """Connections that have not proved it yet; of more, the oldest is closed."""
 _LONGEST_SOCKET_PATH = 100
 """Bytes; systems allow 104 to 108."""
-_LOOPBACK = {"GLOO_SOCKET_IFNAME": name for _, name in socket.if_nameindex() if name in ("lo", "lo0")}
-"""Has gloo listen on the loopback interface, which packets between processes of one machine take anyway."""
 _EXIT = re.compile(r"\(exitcode:\s*(-?\d+)\).{0,40}?\(pid:\s*(\d+)\)")
 """What torch's elastic agent says of a rank that died."""
 _BOX = re.compile(
@@ -345,7 +343,7 @@ class RankLauncher:
         told |= {"TORCHELASTIC_RUN_ID": self._folder.name, "TORCHELASTIC_USE_AGENT_STORE": False}
         told |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}
         told |= {STORE: self._folder / "store"}
-        own = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **_LOOPBACK}
+        own = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **LOOPBACK}
         return {name: str(value) for name, value in told.items()} | {
             name: value for name, value in own.items() if name not in variables
         }

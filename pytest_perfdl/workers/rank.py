@@ -61,10 +61,14 @@ def _connected(told: RankAddress) -> socket.socket:
     else:
         connection = socket.create_connection(told.address)
     own = secrets.token_bytes(NONCE_BYTES)
-    connection.sendall(proof(secret, "rank", _exactly(connection, NONCE_BYTES)) + own)
     wanted = proof(secret, "launcher", own)
-    if not hmac.compare_digest(_exactly(connection, len(wanted)), wanted):
-        raise ConnectionError(f"what answers at {told.address} is not the pytest that started this rank")
+    try:
+        connection.sendall(proof(secret, "rank", _exactly(connection, NONCE_BYTES)) + own)
+        if not hmac.compare_digest(_exactly(connection, len(wanted)), wanted):
+            raise ConnectionError(f"what answers at {told.address} is not the pytest that started this rank")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -27,6 +27,17 @@ STEPS = """
     import torch.distributed as dist
 
     HERE = Path(__file__).parent
+    OF_THIS_MACHINE = ("0100007F:", "00000000000000000000000001000000:")
+
+
+    def open_to_others():
+        # Where this process or the one that started it listens, other than on the loopback interface.
+        own = [each for pid in (os.getpid(), os.getppid()) for each in Path(f"/proc/{pid}/fd").iterdir()]
+        sockets = {os.readlink(each) for each in own if os.path.lexists(each)}
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            for _, address, _, state, *_, inode in (line.split()[:10] for line in open(table).readlines()[1:]):
+                if state == "0A" and f"socket:[{inode}]" in sockets and not address.startswith(OF_THIS_MACHINE):
+                    yield address
 
 
     @pytest.fixture
@@ -34,6 +45,8 @@ STEPS = """
         # The group is there when fixtures run.
         total = torch.zeros(64)
         (HERE / f"pid-{perf.rank}-{os.getpid()}").touch()
+        for address in open_to_others():
+            (HERE / f"open-{address}").touch()
 
         def run(number=[0]):
             number[0] += 1
@@ -76,15 +89,6 @@ FAILING = (
     def test_only_the_first_measures(perf, step):
         if perf.rank == 0:
             perf(step)
-
-
-    @pytest.mark.perf(ranks=2)
-    def test_kills_the_launcher(perf, step):
-        def kills():
-            if step() == 5 and perf.rank == 1:
-                os.kill(os.getppid(), signal.SIGKILL)
-
-        perf(kills)
 
 
     @pytest.mark.perf(ranks=2, backend="nccl")
@@ -146,11 +150,6 @@ def test_ranks_must_make_the_same_calls(failed):
     assert "rank 0 of 2 called perf(...), but rank 1 of 2 ended its call phase" in said
 
 
-def test_a_dead_launcher_is_named(failed):
-    _, _, said = failed
-    assert "the launcher of the ranks was killed by SIGKILL" in said
-
-
 def test_a_missing_backend_is_one_line(failed):
     _, _, said = failed
     assert "backend='nccl' needs CUDA, which is not available: use backend='gloo'" in said
@@ -158,12 +157,12 @@ def test_a_missing_backend_is_one_line(failed):
 
 def test_a_skip_is_a_skip(failed):
     _, finished, _ = failed
-    assert finished.summary() == "5 failed, 1 skipped, 1 error"
+    assert finished.summary() == "4 failed, 1 skipped, 1 error"
 
 
 def test_nothing_is_left_of_any_of_them(failed):
     project, _, _ = failed
-    assert len(pids(project)) >= 12
+    assert len(pids(project)) >= 10
     assert not [pid for pid in pids(project) if is_alive(pid)]
 
 
@@ -199,6 +198,7 @@ def test_a_smoke_run_is_a_group_of_one_process(tmp_path):
     assert finished.code == 0, finished.output
     assert finished.summary().startswith("4 passed")
     assert {path.name.split("-")[1] for path in project.root.glob("pid-*")} == {"0"}
+    assert not [path.name for path in project.root.glob("open-*")]
 
 
 def test_ranks_are_measured_together_and_counted(tmp_path):
@@ -207,6 +207,8 @@ def test_ranks_are_measured_together_and_counted(tmp_path):
     tests = [f"test_step.py::{name}" for name in ("test_reduces", "test_scales[ranks=3]")]
     recorded = project.run("--perf-update", *SHORT, "--perf-repeats=1", *tests)
     assert recorded.code == 0, recorded.output
+    # Whoever reaches a store of torch's can change what the ranks read there, and run code in its launcher.
+    assert not [path.name for path in project.root.glob("open-*")]
     compared = project.run("--perf", *NOT_JUDGED, "--perf-json=run.json", "-k", "reduces")
     assert compared.code == 0, compared.output
 
@@ -363,6 +365,7 @@ def test_launchers_on_two_nodes_meet(tmp_path):
             ["--perf-launch={root}/three"],
             "the launcher started 3 ranks, but the test has ranks=2: --perf-launch must start one launcher on each of",
         ),
+        (["--perf-launch={root}/killed"], "the launcher of the ranks was killed by SIGKILL before 2 ranks had started"),
         (["--perf-launch={root}/broken"], "the launcher of the ranks exited with code 7 before 2 ranks had started"),
         (["--perf-rendezvous=127.0.0.1:{port}"], "port {port} of 127.0.0.1 is in use: choose another one for"),
     ],
@@ -379,6 +382,7 @@ def test_a_launch_that_cannot_work_is_one_line(tmp_path, options, message):
         os.execvp(sys.argv[1], [each.replace("per-node=2", "per-node=3") for each in sys.argv[1:]])
         """,
     )
+    script(project, "killed", "#!/bin/sh\nkill -KILL $$\n")
     script(project, "broken", "#!/bin/sh\necho quota exceeded >&2\nexit 7\n")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

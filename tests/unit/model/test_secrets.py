@@ -130,7 +130,7 @@ def test_values_of_secret_variables(name):
         "tests/test_a.py::test_step[tokens=8192-sig=4]",
         "https://example.com/docs?page=2&tokens=8192#basic usage of authorization",
         "basic blocks and bearer bonds",
-        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >",
+        "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>, std::array<char*, 3ul> >",
         "triton_poi_fused_add_mul_0; sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3",
         "meta-llama/Llama-2-7b, 8192 tokens, postgres, production",
         "3f2c1abf9d0c77" + "0" * 26,

@@ -246,8 +246,8 @@ def test_a_holder_that_does_not_end_is_waited_for_only_for_a_time(tmp_path, monk
 def test_a_limit_of_waiting_is_for_one_holder(tmp_path, monkeypatch):
     """Where many runs take turns, each wait is short, although all of them together are long."""
     now, holders = itertools.count(0.0, 60.0), itertools.count()
-    monkeypatch.setattr(device_lock.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(device_lock.time, "sleep", lambda _: None)
+    monkeypatch.setattr(device_lock.clocks, "monotonic", lambda: next(now))
+    monkeypatch.setattr(device_lock.clocks, "sleep", lambda _: None)
     monkeypatch.setattr(device_lock, "_holder", lambda _: next(holders))
     holder, lock, waited = held(tmp_path, HOST), DeviceLock(tmp_path, HOST), []
 

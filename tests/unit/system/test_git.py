@@ -28,7 +28,7 @@ from pytest_perfdl.workers import checkout
 from unit.history.records import Repository, record
 
 STEP = "def step():\n    return {0}\n\n\ndef other():\n    return {1}\n"
-WAIVER = '[[waiver]]\ntest = "{0}"\nlimit = "12%"\nuntil = 2999-12-01\nwhy = "x"\nwho = "ana"\n'
+WAIVER = '[[waiver]]\ntest = "{0}"\nlimit = "12%"\nuntil = 2099-12-01\nwhy = "x"\nwho = "ana"\n'
 NAMES = ("model.py", "tests/test_gpt.py", "data[1].txt", "sp ace ü.py", "new.py", "touched.py")
 SIGNATURE = """
 gpgsig -----BEGIN PGP SIGNATURE-----

@@ -6,6 +6,7 @@ drive the same program, which runs one pass after another (`steps.Steps`).
 
 from __future__ import annotations
 
+import gc
 import statistics
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -14,7 +15,7 @@ from time import perf_counter_ns
 from typing import Protocol
 
 from pytest_perfdl.machine import state
-from pytest_perfdl.machine.state import Helpers, collect_garbage, run_delay_reader
+from pytest_perfdl.machine.state import Helpers, run_delay_reader
 from pytest_perfdl.measure import attributed_pass, compiling, counted_pass, profiled_pass, timed_pass
 from pytest_perfdl.measure.commands import (
     Attribute,
@@ -116,6 +117,8 @@ class Program:
         self.had_device = False
         self.tracer = ""
         """The tracer that was active in Python during the timed steps."""
+        self.object_walks = 0
+        """How often the timed steps walked over all objects of the process."""
         self.loaded: tuple[str, ...] = ()
         """Modules that were imported during profiled or counted steps."""
 
@@ -179,9 +182,12 @@ class Program:
             return (yield from self._calibrate(command))
         if isinstance(command, Settle):
             self.loops = self._loops = command.loops
-            return (yield from self._settle(command))
+            settled = yield from self._settle(command)
+            # Not before each block: collections that the steps make due would never come. Nor is anything frozen, which
+            # would take from the steps what their collections cost; a forked process copies its memory here.
+            gc.collect()
+            return settled
         if isinstance(command, Time):
-            collect_garbage()
             timing = timed_pass.run(
                 command, iterates=self._iterates, prepares=self._prepares, loops=self._loops, ranks=self._ranks
             )
@@ -192,6 +198,7 @@ class Program:
             self.had_threads |= threads
             self.had_device |= timed_pass.uses_device()
             self.tracer = self.tracer or result.tracer
+            self.object_walks += result.object_walks
             self.step_ns = timed_pass.lower_quartile(result.step_ns)
             return result
         self.annotating = True

@@ -88,6 +88,8 @@ def serve(channel: Channel, *, forked: bool = False, rank: RankPlace | None = No
         job: WorkerJob = channel.receive()
         if rank is not None:
             job = rank.own(job)
+        if job.unfrozen:
+            gc.unfreeze()
         for name in job.preload:
             importlib.import_module(name)
         watch = None if forked else Watch(job.names)
@@ -288,11 +290,12 @@ class WorkerPlugin:
         threads: bool,
         device: bool,
         tracer: str,
+        object_walks: int,
         loaded: Sequence[str],
     ) -> None:
         """Keep what a call's steps showed, and which modules only measuring loaded."""
         if self._watch is not None:
-            self._watch.end_call(CallShown(name, step_ns, children, threads, device, tracer), loaded)
+            self._watch.end_call(CallShown(name, step_ns, children, threads, device, tracer, object_walks), loaded)
 
     def expect(self, expectation: object) -> None:
         """Pass on what the test expects of two alternatives."""

@@ -265,6 +265,8 @@ class Counted:
     static_memory: float | None
     growth: float | None = None
     """Bytes that every step leaves allocated; `None` if not measured."""
+    step_ns: tuple[int, ...] = ()
+    """What the host took for every counted step, without waiting for a CPU that other processes used."""
     findings: tuple[Finding, ...] = ()
 
 

@@ -22,6 +22,7 @@ from pytest_perfdl.measure.commands import (
     Calibrate,
     Calibrated,
     Count,
+    Counted,
     Finish,
     Profile,
     Reply,
@@ -208,7 +209,10 @@ class Program:
                 profiling = profiled_pass.run(command)
                 return self._delay.mark_injected((yield from self._delay.after_each(profiling, 1 / self._loops)))
             if isinstance(command, Count):
-                return (yield from self._delay.after_each(counted_pass.run(command), 1 / self._loops))
+                taken: list[int] = []
+                counting = _clocked(counted_pass.run(command), taken)
+                counted = yield from self._delay.after_each(counting, 1 / self._loops)
+                return replace(counted, step_ns=tuple(taken))
             if isinstance(command, Attribute):
                 return (yield from attributed_pass.run(command))
         finally:
@@ -284,3 +288,19 @@ class Program:
                 if settled or late:
                     self._delay.fix(recent)
                     return Settled(steps, settled=settled, spread=spread, step_ns=int(statistics.median(later)))
+
+
+def _clocked(steps: Generator[bool, Aside | None, Counted], taken: list[int]) -> Generator[bool, Aside | None, Counted]:
+    """The same steps; adds what the host took for each to `taken`, in nanoseconds."""
+    aside: Aside | None = None
+    with run_delay_reader() as run_delay_ns:
+        while True:
+            try:
+                last = steps.send(aside)
+            except StopIteration as stop:
+                counted: Counted = stop.value
+                return counted
+            delayed, start = run_delay_ns(), perf_counter_ns()
+            aside = yield last
+            waited = run_delay_ns() - delayed + (aside or NOTHING).setup_ns
+            taken.append(perf_counter_ns() - start - waited)

@@ -129,7 +129,7 @@ class Rounds:
             start += ", garbage collected in the steps"
         core = f"not pinned ({self.pin_reason})" if self.pin_reason else "pinned to one CPU"
         turns = "interleaved" if self._both else "processes ran one after the other (not enough memory for both)"
-        return "; ".join(filter(None, (start, core, turns, self.size_note)))
+        return "; ".join(filter(None, (start, core, turns, self.size_note, unseen(self.results))))
 
     def measure(self, number: int) -> Round:
         """Measure one paired round; `number` counts from 1.
@@ -391,6 +391,12 @@ def work_of(results: Sequence[CallResult | SideResult]) -> dict[str, StepWork]:
         for result in results
         if result.profiled is not None and result.profiled.work
     }
+
+
+def unseen(results: Sequence[CallResult | SideResult]) -> str:
+    """Which costs the timed steps of these processes may lack, in one line; empty if there are none."""
+    steps = min((len(result.timed.step_ns) * result.timed.loops for result in results), default=0)
+    return f"{steps} steps timed in a row: costs that come less often are not seen" if steps else ""
 
 
 def object_walks(remote: RemoteTest) -> int:

@@ -13,6 +13,7 @@ from pytest_perfdl.model.record import Key, MeasurementPlan
 from pytest_perfdl.run import paired_rounds as rounds
 from pytest_perfdl.run.paired_rounds import Rounds, RoundSide
 from pytest_perfdl.workers.messages import CallShown, Shown
+from unit.measure.answers import result, timed
 
 
 class Remote:
@@ -252,6 +253,13 @@ def test_processes_are_left_free_where_one_core_would_change_what_is_measured(re
     assert made.measure(1).core is None
     assert reason in made.pin_reason
     assert [commands(script)[1].core for script in scripts] == [None, None]
+
+
+def test_what_rounds_cannot_have_seen_is_said():
+    assert rounds.unseen([]) == ""
+    seen = [result(*range(1, 41)), result(*range(1, 31)), result(timed=timed(*range(1, 21), loops=3))]
+    assert rounds.unseen(seen) == "30 steps timed in a row: costs that come less often are not seen"
+    assert rounds.unseen(seen[2:]) == "60 steps timed in a row: costs that come less often are not seen"
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -125,11 +125,10 @@ class Rounds:
     def how(self) -> str:
         """How the last round was run, in one line."""
         start = f"new processes ({self.start_reason})" if self.start_reason else "forked processes"
-        if self._unfrozen:
-            start += ", garbage collected in the steps"
+        garbage = "garbage collected in the steps" if self._unfrozen else ""
         core = f"not pinned ({self.pin_reason})" if self.pin_reason else "pinned to one CPU"
         turns = "interleaved" if self._both else "processes ran one after the other (not enough memory for both)"
-        return "; ".join(filter(None, (start, core, turns, self.size_note, unseen(self.results))))
+        return "; ".join(filter(None, (start, garbage, core, turns, self.size_note, unseen(self.results))))
 
     def measure(self, number: int) -> Round:
         """Measure one paired round; `number` counts from 1.

@@ -53,6 +53,10 @@ MARKER: dict[str, tuple[str, str]] = {
     "budget": ("`{metric: bound}`", "Absolute bounds of metrics, independent of the baseline: `45ms`, `2GiB`."),
     "warmup": ("int", "Minimum number of warm-up steps (15). More warm-up steps run until step times settle."),
     "steps": ("int", "Timed steps per process (40)."),
+    "period": (
+        "int",
+        "Steps after which costs recur, such as 100 for a log in every 100th (1). `period=` of a call comes first.",
+    ),
     "repeats": ("int", "Number of processes that measure a test: 10 for a recording, 1 before paired rounds."),
     "threads": ("int", "Intra-op threads of a measured process (1)."),
     "ranks": (
@@ -142,9 +146,9 @@ def test_train_step(perf, model, batch):
     perf(train_step, model, batch, items=len(batch))
 ```
 
-All arguments of the marker are optional keywords. `warmup`, `steps`, `threads`, `seed` and `loops` are measurement
-settings. If you change a measurement setting, the baseline is `outdated`. With `loops`, times and counts are still per
-run of the step.
+All arguments of the marker are optional keywords. `warmup`, `steps`, `period`, `threads`, `seed` and `loops` are
+measurement settings. If you change a measurement setting, the baseline is `outdated`. With `loops`, times and counts
+are still per run of the step.
 
 pytest-perfdl merges marks on a module, a class and a function. Mappings (`limits=`, `budget=`) are joined. For all
 other arguments, the innermost mark applies.

@@ -34,6 +34,8 @@ class MarkerOptions:
     """Minimum number of warm-up steps."""
     steps: int | None = None
     """Number of timed steps per process."""
+    period: int | None = None
+    """Steps after which costs recur; passes over the steps are of whole periods, and times are means over one."""
     repeats: int | None = None
     """Number of fresh processes that measure the test."""
     threads: int | None = None
@@ -95,6 +97,7 @@ class MarkerOptions:
             warmup=shape("warmup", 15),
             steps=shape("steps", 40),
             threads=shape("threads", 1),
+            period=self.period or 1,
             seed=self.seed if self.seed is not None else 0,
             ranks=ranks or 0,
             backend=(self.backend or "") if ranks else "",
@@ -257,6 +260,7 @@ _CHECKS: dict[str, Callable[[str, Any], object]] = {
     "budget": _check_mapping,
     "warmup": _whole(0),
     "steps": _whole(2),
+    "period": _whole(1),
     "repeats": _whole(1),
     "threads": _whole(1),
     "ranks": _check_ranks,

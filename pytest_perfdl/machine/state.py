@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import random
 import resource
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -439,10 +441,37 @@ def active_tracer() -> str:
     return ""
 
 
-def collect_garbage() -> None:
-    """Collect, then set aside what is alive, so that the collector's later runs are short and alike."""
-    gc.collect()
-    gc.freeze()
+_YOUNG = -1 if sysconfig.get_config_var("Py_GIL_DISABLED") else 0 if sys.version_info >= (3, 14) else 1
+"""Oldest generation whose collections pass over what was alive long before.
+
+Python without the interpreter's lock has a single generation, and since 3.14 collections of the second one walk over a
+part of all others too (https://docs.python.org/3/library/gc.html#gc.collect).
+"""
+_walks: list[str] = []
+
+
+def object_walks() -> int:
+    """How often this process walked over its old objects since this was first asked.
+
+    Garbage collections and what looks for objects do (`gc.get_objects`, `gc.get_referrers`); frozen objects are left
+    out of both (`gc.freeze`).
+    """
+    _notice_walks()
+    return len(_walks)
+
+
+@functools.cache
+def _notice_walks() -> None:
+    def collecting(phase: str, info: Mapping[str, int]) -> None:
+        if phase == "start" and info["generation"] > _YOUNG:
+            _walks.append("collection")
+
+    def looking(event: str, _: object) -> None:
+        if event in ("gc.get_objects", "gc.get_referrers"):
+            _walks.append(event)
+
+    gc.callbacks.append(collecting)
+    sys.addaudithook(looking)
 
 
 def seed_everything(seed: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from pytest_perfdl.model.record import (
     metric_name,
     row_name,
 )
+from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.stats.quantiles import quantile
 
 if TYPE_CHECKING:
@@ -41,6 +43,12 @@ CONTENDED_CODES = frozenset({"contended", "waiting", "stolen-time"})
 """Codes of the findings that say that other processes used the CPU, or may have."""
 SYSTEM_SHARE = 0.3
 """Share of CPU time in the OS kernel that is reported above this value."""
+PASSES_FACTOR = 5.0
+"""Ratio of a step's times in two passes above which a difference is reported."""
+TRACING_NS, TRACING_OP_NS = 10_000_000, 200_000
+"""What tracing and counting may add to a step, and to each of its operators: ten times what they usually do."""
+_CROWDED = 0.5
+"""CPUs that others keep busy above which times of steps with several threads are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,12 +428,59 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
         for part in (timed, result.profiled, result.counted, result.compiled):
             yield from (Finding(f.level, f.code, where + f.message) for f in part.findings)
     yield from surroundings.findings(results)
+    if odd := _passes_differ(results):
+        yield Finding("note", "passes-differ", f"{where}{odd}")
     if len({frozenset(result.profiled.signatures) for result in results}) > 1:
         yield Finding(
             "note",
             "steps-differ",
             f"{where}the processes ran different sequences of operators, so counts that differ are not compared",
         )
+
+
+def _passes_differ(results: Sequence[CallResult]) -> str:
+    """What is wrong if all processes' steps take other times when they are traced, in one line; empty if nothing is.
+
+    Costs that a step has in some of its passes only are in no breakdown, or in no verdict. Not asked of steps that wait
+    for others: for data, which are read ahead between passes, for other ranks, or with several threads for a CPU.
+    """
+    for result in results:
+        load, threads = result.timed.load, result.info.key.parts.get("threads")
+        crowded = threads != 1 and load is not None and load.others > _CROWDED
+        if crowded or result.info.kind != "function" or result.profiled.ranks:
+            return ""
+    for name in ("profiled", "counted"):
+        pairs = [pair for result in results if (pair := _timed_and(result, name)) is not None]
+        if len(pairs) < len(results):
+            continue
+        operators = max(count for result in results for count in result.profiled.op_counts)
+        traced_ns = TRACING_NS + TRACING_OP_NS * operators
+        longer = all(other > PASSES_FACTOR * own + traced_ns for own, other in pairs)
+        shorter = all(own > PASSES_FACTOR * other + TRACING_NS for own, other in pairs)
+        if longer or shorter:
+            own, other = (format_quantity(statistics.median(each), "ns") for each in zip(*pairs, strict=True))
+            return (
+                f"a timed step takes {own}, but a {name} step {other}, which tracing does not explain: look for "
+                "work that depends on the profiler, or that only some steps do (period=)"
+            )
+    return ""
+
+
+def _timed_and(result: CallResult, name: str) -> tuple[float, float] | None:
+    """Median times of a timed step, and of a step of another pass; `None` where the other is not known."""
+    own = _undelayed(result.timed.step_ns, result.timed.delay_ns)
+    if name == "profiled":
+        other = _undelayed(result.profiled.step_ns, result.profiled.delay_ns)
+    else:
+        # The host runs ahead of a device in these steps.
+        other = () if result.profiled.kernel_counts is not None else result.counted.step_ns
+    return (statistics.median(own) / result.timed.loops, statistics.median(other)) if own and other else None
+
+
+def _undelayed(steps: Sequence[int], delays: Sequence[int]) -> Sequence[int]:
+    """Times of steps without the waiting for a CPU; as they are where that is not known of each."""
+    known = len(steps) == len(delays)
+    return [ns - delay for ns, delay in zip(steps, delays, strict=True)] if known else steps
 
 
 def _cycles(result: CallResult | SideResult) -> tuple[int, ...]:

@@ -195,6 +195,8 @@ class Timed:
     surroundings: Surroundings = field(default_factory=Surroundings)
     findings: tuple[Finding, ...] = ()
     loops: int = 1
+    object_walks: int = 0
+    """How often the steps walked over all objects of the process (`state.object_walks`)."""
     ranks: tuple[Timed, ...] = ()
     """Every rank's own; empty without ranks, where this is the only one."""
 
@@ -263,6 +265,8 @@ class Counted:
     static_memory: float | None
     growth: float | None = None
     """Bytes that every step leaves allocated; `None` if not measured."""
+    step_ns: tuple[int, ...] = ()
+    """What the host took for every counted step, without waiting for a CPU that other processes used."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -490,4 +494,5 @@ def _joined(parts: Sequence[Timed]) -> Timed:
         surroundings=Surroundings.joined([part.surroundings for part in parts]),
         findings=tuple(finding for part in parts for finding in part.findings),
         loops=parts[0].loops,
+        object_walks=sum(part.object_walks for part in parts),
     )

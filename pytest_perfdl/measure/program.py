@@ -6,6 +6,7 @@ drive the same program, which runs one pass after another (`steps.Steps`).
 
 from __future__ import annotations
 
+import gc
 import statistics
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -13,13 +14,14 @@ from dataclasses import replace
 from typing import Protocol
 
 from pytest_perfdl.machine import state
-from pytest_perfdl.machine.state import Helpers, collect_garbage, run_delay_reader
+from pytest_perfdl.machine.state import Helpers, run_delay_reader
 from pytest_perfdl.measure import attributed_pass, compiling, counted_pass, profiled_pass, second_profiler, timed_pass
 from pytest_perfdl.measure.commands import (
     Attribute,
     Calibrate,
     Calibrated,
     Count,
+    Counted,
     Finish,
     Profile,
     Reply,
@@ -117,6 +119,8 @@ class Program:
         self.had_device = False
         self.tracer = ""
         """The tracer that was active in Python during the timed steps."""
+        self.object_walks = 0
+        """How often the timed steps walked over all objects of the process."""
         self.loaded: tuple[str, ...] = ()
         """Modules that were imported during profiled or counted steps."""
 
@@ -183,9 +187,12 @@ class Program:
             return (yield from self._calibrate(command))
         if isinstance(command, Settle):
             self.loops = self._loops = command.loops
-            return (yield from self._settle(command))
+            settled = yield from self._settle(command)
+            # Not before each block: collections that the steps make due would never come. Nor is anything frozen, which
+            # would take from the steps what their collections cost; a forked process copies its memory here.
+            gc.collect()
+            return settled
         if isinstance(command, Time):
-            collect_garbage()
             timing = timed_pass.run(
                 command, iterates=self._iterates, prepares=self._prepares, loops=self._loops, ranks=self._ranks
             )
@@ -196,6 +203,7 @@ class Program:
             self.had_threads |= threads
             self.had_device |= timed_pass.uses_device()
             self.tracer = self.tracer or result.tracer
+            self.object_walks += result.object_walks
             self.step_ns = timed_pass.lower_quartile(result.step_ns)
             return result
         self.annotating = True
@@ -205,7 +213,10 @@ class Program:
                 profiling = profiled_pass.run(command)
                 return self._delay.mark_injected((yield from self._delay.after_each(profiling, 1 / self._loops)))
             if isinstance(command, Count):
-                return (yield from self._delay.after_each(counted_pass.run(command), 1 / self._loops))
+                taken: list[int] = []
+                counting = _clocked(counted_pass.run(command), taken)
+                counted = yield from self._delay.after_each(counting, 1 / self._loops)
+                return replace(counted, step_ns=tuple(taken))
             if isinstance(command, Attribute):
                 return (yield from attributed_pass.run(command))
         finally:
@@ -287,3 +298,19 @@ def _other_clock(began: clocks.Moment) -> Iterator[Finding]:
     """A finding if the clock that steps were timed with is not the system's."""
     if wrong := clocks.Moment.now().disagreement(began):
         yield Finding("invalid", "clock", wrong)
+
+
+def _clocked(steps: Generator[bool, Aside | None, Counted], taken: list[int]) -> Generator[bool, Aside | None, Counted]:
+    """The same steps; adds what the host took for each to `taken`, in nanoseconds."""
+    aside: Aside | None = None
+    with run_delay_reader() as run_delay_ns:
+        while True:
+            try:
+                last = steps.send(aside)
+            except StopIteration as stop:
+                counted: Counted = stop.value
+                return counted
+            delayed, start = run_delay_ns(), clocks.perf_counter_ns()
+            aside = yield last
+            waited = run_delay_ns() - delayed + (aside or NOTHING).setup_ns
+            taken.append(clocks.perf_counter_ns() - start - waited)

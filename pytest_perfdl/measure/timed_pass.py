@@ -114,7 +114,7 @@ def run(
     waits: list[int] = []
     delays: list[int] = []
     blocks = []
-    compiled_before = compiling.compilations()
+    compiled_before, walks_before = compiling.compilations(), state.object_walks()
     busy_before, state_before = state.Busy.now(ranks.groups), state.State.now()
     with state.run_delay_reader() as run_delay_ns:
         for number in range(1, command.blocks + 1):
@@ -146,6 +146,7 @@ def run(
             steps += [taken - setup for taken, setup in zip(clock.durations_ns(), setups, strict=True)]
             waits += [aside.wait_ns if aside else 0 for aside in asides]
             delays += clock.delays_ns()
+    walks = state.object_walks() - walks_before
     notes += _oversubscribed(len(ranks.groups))
     surroundings = state.State.now().since(state_before)
     busy = state.Busy.now(ranks.groups)
@@ -162,6 +163,7 @@ def run(
         surroundings=surroundings,
         findings=tuple(notes),
         loops=loops,
+        object_walks=walks,
     )
 
 

@@ -56,7 +56,7 @@ DISTURBANCES = frozenset(
 )
 """Codes of findings that make times vary more. Paired rounds and their intervals take that into account, so that they
 matter only where a verdict is not certain, or not from paired rounds."""
-ALWAYS_TOLD = frozenset({UNPAIRED, INJECTED, "profiled"})
+ALWAYS_TOLD = frozenset({UNPAIRED, INJECTED, "profiled", "passes-differ"})
 """Codes of notes that say something about the result itself."""
 LEAST_CHANGE = 0.0005
 """Least change that does not read +0.0%."""

@@ -388,7 +388,7 @@ class Judgement:
     memory: tuple[MemoryChange, ...] = ()
     """Breakdowns of memory, for calls whose memory changed or grows."""
     rounds: str = ""
-    """How the rounds were run: forked or new processes, pinned or not, with reasons."""
+    """How the rounds were run: forked or new processes, pinned or not, with reasons; and how many steps were timed."""
     environment: tuple[MetricVerdict, ...] = ()
     """If the environment differs: the baseline's recorded times compared with those of the same code now."""
 

@@ -26,6 +26,7 @@ from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.measurement import BaseSide, Measurement
 from pytest_perfdl.run.memory_accounts import memory_differs
+from pytest_perfdl.run.paired_rounds import unseen
 from pytest_perfdl.run.source_diff import Touched, source_diffs, touched, uncalled_diffs
 from pytest_perfdl.workers.checkout import Checkout
 
@@ -240,6 +241,7 @@ def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: 
         measurement.draw(len(measurement.repeats) + 1, of=MOST_REPEATS)
         fresh = measurement.record()
     judgement = confirm(found, base, fresh, limits, others=baseline.others, remaining=max(left, 0))
+    judgement = replace(judgement, rounds=unseen([call for repeat in measurement.repeats for call in repeat.calls]))
     if not why or (base is None and not tried):
         return judgement
     note = Finding(

@@ -43,7 +43,7 @@ from pytest_perfdl.results.ranks import RankComparison
 from pytest_perfdl.results.verdict import OperatorSides
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
-from pytest_perfdl.run.paired_rounds import failure, last_error, user_values, work_of
+from pytest_perfdl.run.paired_rounds import failure, last_error, object_walks, user_values, work_of
 from pytest_perfdl.system import clocks
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.messages import Origins, PhaseReport, Shown
@@ -85,6 +85,8 @@ class Measurement:
         """The repeat of the first process, the only process that counted FLOPs."""
         self._forks = context.settings.start != "fresh"
         """Whether repeats that are stored may be measured in forked processes, as far as is known."""
+        self._unfrozen = False
+        """Whether the steps of a forked process walked over its objects, although those of the first one did not."""
         self._no_flops = ""
         """Why FLOPs cannot be counted; empty if FLOPs can be counted."""
         with self.as_failures():
@@ -294,10 +296,14 @@ class Measurement:
             return None
         try:
             parent = processes.parent(self.test, (shown, shown))
-            remote = processes.start(self.test, self._script, parent=parent)
+            unfrozen = self._unfrozen or any(call.object_walks for call in shown.calls)
+            remote = processes.start(self.test, self._script, parent=parent, unfrozen=unfrozen)
             remote.finish()
             if failure(remote, self.context.config) or not remote.results:
                 raise ForkError("the test passes in a new process, but fails in a forked process")
+            if not unfrozen and object_walks(remote):
+                self._unfrozen = True
+                return self._forked_repeat()
         except WorkerError:
             # Newly started processes then show whether the test itself fails.
             self._forks = False

@@ -110,6 +110,8 @@ class Rounds:
         """Why processes are not forked, in one line; empty if they are."""
         self.pin_reason = _why_free(shown, test, context.settings.pin)
         """Why processes are not pinned, in one line; empty if they are."""
+        self._unfrozen = any(call.object_walks for side in shown or () for call in side.calls)
+        """Whether nothing is frozen in forked processes, because the steps of a side walk over all objects."""
         self._pace = _pace(context.settings.budget, shown)
         self.results: list[SideResult] = []
         """Results of all processes of both sides so far."""
@@ -123,9 +125,10 @@ class Rounds:
     def how(self) -> str:
         """How the last round was run, in one line."""
         start = f"new processes ({self.start_reason})" if self.start_reason else "forked processes"
+        garbage = "garbage collected in the steps" if self._unfrozen else ""
         core = f"not pinned ({self.pin_reason})" if self.pin_reason else "pinned to one CPU"
         turns = "interleaved" if self._both else "processes ran one after the other (not enough memory for both)"
-        return "; ".join(filter(None, (start, core, turns, self.size_note)))
+        return "; ".join(filter(None, (start, garbage, core, turns, self.size_note, unseen(self.results))))
 
     def measure(self, number: int) -> Round:
         """Measure one paired round; `number` counts from 1.
@@ -183,6 +186,9 @@ class Rounds:
         if any(failure(remote, self._context.config) for remote in remotes.values()):
             self.start_reason = "the test passes in a new process, but fails in a forked process"
             return None
+        if not self._unfrozen and any(map(object_walks, remotes.values())):
+            self._unfrozen = True
+            return self._forked(order)
         return remotes
 
     def _run(self, order: Sequence[RoundSide], parent: ForkParent | None) -> dict[str, RemoteTest]:
@@ -239,7 +245,13 @@ class Rounds:
 
     def _start(self, side: RoundSide, parent: ForkParent | None) -> RemoteTest:
         return self._context.processes.start(
-            self._test, self._script, checkout=side.checkout, against=side.against, side=side.variant, parent=parent
+            self._test,
+            self._script,
+            checkout=side.checkout,
+            against=side.against,
+            side=side.variant,
+            parent=parent,
+            unfrozen=self._unfrozen,
         )
 
     def _script(self, info: CallInfo) -> Script:
@@ -378,6 +390,17 @@ def work_of(results: Sequence[CallResult | SideResult]) -> dict[str, StepWork]:
         for result in results
         if result.profiled is not None and result.profiled.work
     }
+
+
+def unseen(results: Sequence[CallResult | SideResult]) -> str:
+    """Which costs the timed steps of these processes may lack, in one line; empty if there are none."""
+    steps = min((len(result.timed.step_ns) * result.timed.loops for result in results), default=0)
+    return f"{steps} steps timed in a row: costs that come less often are not seen" if steps else ""
+
+
+def object_walks(remote: RemoteTest) -> int:
+    """How often the timed steps of a process walked over its objects: next to nothing where they are frozen."""
+    return sum(result.timed.object_walks for result in remote.results)
 
 
 def user_values(remote: RemoteTest) -> tuple[UserValue, ...]:

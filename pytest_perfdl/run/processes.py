@@ -87,6 +87,7 @@ class Processes:
         against: Checkout | None = None,
         side: str = "",
         parent: ForkParent | None = None,
+        unfrozen: bool = False,
         attribute: bool = False,
     ) -> RemoteTest:
         """Start a worker on a test.
@@ -107,6 +108,8 @@ class Processes:
             Which alternative of a `perf.compare` to run.
         parent
             What to fork the worker from; by default it is started.
+        unfrozen
+            Whether garbage collections of a forked worker walk over what it was forked with.
         attribute
             Whether the worker records every allocation, to say whose they are.
 
@@ -144,6 +147,7 @@ class Processes:
             inject=settings.inject if checkout is None and not side.startswith("base") else 0.0,
             attribute=attribute,
             rank_timeout=settings.launch.timeout,
+            unfrozen=unfrozen,
         )
         # What pytest does not capture is the user's to see; later repeats would only repeat it.
         inherit_output = first and capture != "fd"

@@ -66,7 +66,7 @@ def _load(wanted: LoadModules) -> str:
     with own_imports():
         for name in wanted.preload:
             importlib.import_module(name)
-    before = set(sys.modules)
+    before, frozen = set(sys.modules), gc.get_freeze_count()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, _ in wanted.modules:
@@ -78,6 +78,9 @@ def _load(wanted: LoadModules) -> str:
                     return f"{name} cannot be imported on its own: {error}"
             except BaseException as error:
                 return f"{name} cannot be imported on its own: {type(error).__name__}: {error}"
+    # What they froze could not be told from what is frozen here.
+    if gc.get_freeze_count() > frozen:
+        return "importing the test's modules freezes objects (gc.freeze)"
     for name, file in wanted.modules:
         found = getattr(sys.modules.get(name), "__file__", file)
         if found != file:

@@ -48,6 +48,11 @@ class WorkerJob:
     """Whether every allocation is recorded from before the test's module is imported on."""
     rank_timeout: float = 120.0
     """Seconds that the collectives of a test with ranks may take."""
+    unfrozen: bool = False
+    """Whether garbage collections of a forked worker walk over what it was forked with, as in a started one.
+
+    It is frozen otherwise: the first such collection copies every page of it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,8 @@ class CallShown:
     """Whether a device was in use."""
     tracer: str
     """The tracer that was active during the steps; empty for none."""
+    object_walks: int = 0
+    """How often the steps walked over all objects of the process (`state.object_walks`)."""
 
 
 @dataclass(frozen=True, slots=True)

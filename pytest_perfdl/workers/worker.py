@@ -93,6 +93,8 @@ def serve(channel: Channel, *, forked: bool = False, rank: RankPlace | None = No
         job: WorkerJob = channel.receive()
         if rank is not None:
             job = rank.own(job)
+        if job.unfrozen:
+            gc.unfreeze()
         with own_imports():
             for name in job.preload:
                 importlib.import_module(name)
@@ -305,11 +307,12 @@ class WorkerPlugin:
         threads: bool,
         device: bool,
         tracer: str,
+        object_walks: int,
         loaded: Sequence[str],
     ) -> None:
         """Keep what a call's steps showed, and which modules only measuring loaded."""
         if self._watch is not None:
-            self._watch.end_call(CallShown(name, step_ns, children, threads, device, tracer), loaded)
+            self._watch.end_call(CallShown(name, step_ns, children, threads, device, tracer, object_walks), loaded)
 
     def expect(self, expectation: object) -> None:
         """Pass on what the test expects of two alternatives."""

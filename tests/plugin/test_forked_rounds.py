@@ -224,6 +224,39 @@ def test_repeats_that_are_stored_are_forked_but_for_the_first(start, project):
     assert len(set(series["ops"]["values"])) == len(set(series["allocations"]["values"])) == 1
 
 
+COLLECTING = """
+    import gc
+    import os
+
+    import pytest
+    import torch
+
+    pytestmark = pytest.mark.perf
+
+
+    @pytest.mark.parametrize("step", [int, gc.collect], ids=["quiet", "collecting"])
+    def test_step(perf, step):
+        with open("notes.txt", "a") as notes:
+            print(step.__name__, os.getpid(), gc.get_freeze_count(), file=notes)
+        perf(step)
+    """
+
+
+def test_collections_in_the_steps_cost_in_a_forked_process_what_they_cost_in_a_new_one(project):
+    project.write("drive.py", ROUNDS)
+    project.write("test_speed.py", COLLECTING)
+    run = project.run("--perf-update", "--perf-repeats=2", "-p", "drive")
+    assert run.code == 0, run.output
+    assert json.loads((project.root / "rounds.json").read_text())["start"] == ["forked"] * 2
+    notes = [line.split() for line in (project.root / "notes.txt").read_text().splitlines()]
+    frozen = {step: [int(count) for name, _, count in notes if name == step] for step in ("int", "collect")}
+    # The first process is new, a repeat and two rounds of two are forked.
+    assert all(len(counts) >= 6 for counts in frozen.values())
+    assert all(count > 100_000 for count in frozen["int"][1:]), "no page is copied where the steps do not collect"
+    # Some interpreters begin with a few hundred frozen objects of their own.
+    assert max(*frozen["int"][:1], *frozen["collect"]) < 1000
+
+
 @pytest.mark.parametrize("what", ["os.kill(os.getpid(), signal.SIGSEGV)", "assert False"])
 def test_a_repeat_that_does_not_survive_being_forked_is_started(what, project):
     project.write("test_speed.py", IN_FORKS.replace("WHAT", what))

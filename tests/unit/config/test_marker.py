@@ -24,3 +24,15 @@ def test_a_resolution_that_is_none_is_refused_in_one_line(bad):
     with pytest.raises(ValueError, match=r"^resolution= must be a percentage above 0 such as '6%', got ") as error:
         merged(resolution=bad)
     assert "\n" not in str(error.value)
+
+
+def test_the_period_is_part_of_the_plan():
+    settings = SimpleNamespace(warmup=None, steps=None, threads=None, ini_shape={})
+    assert [merged(**keywords).plan(settings).period for keywords in ({}, {"period": 1}, {"period": 100})] == [
+        1,
+        1,
+        100,
+    ]
+    for bad in (0, -1, 2.5, True, "100"):
+        with pytest.raises(ValueError, match=r"^period= must be an integer of at least 1, got "):
+            merged(period=bad)

@@ -1,5 +1,6 @@
 """What is read of the machine, the compiler and the clock, without any of them in the way."""
 
+import gc
 import hashlib
 import os
 import random
@@ -228,6 +229,28 @@ def test_a_tracer_is_seen():
     finally:
         sys.settrace(before)
     assert found == f"a trace function from {__name__}"
+
+
+def test_what_walks_over_all_objects_is_counted():
+    """Whatever of these a step does costs next to nothing once objects are frozen."""
+
+    def walks(function):
+        before = state.object_walks()
+        function()
+        return state.object_walks() - before
+
+    automatic, enabled = gc.get_threshold(), gc.isenabled()
+    gc.disable()
+    try:
+        assert walks(lambda: None) == walks(lambda: gc.collect(0)) == walks(gc.get_stats) == 0
+        assert walks(gc.collect) == walks(gc.get_objects) == walks(lambda: gc.get_referrers(walks)) == 1
+        # Collections that nobody asks for, each generation's after the one before has been collected once.
+        gc.set_threshold(100, 1, 1)
+        gc.enable()
+        assert walks(lambda: [[] for _ in range(len(gc.get_objects()) + 10_000)]) > 1
+    finally:
+        gc.set_threshold(*automatic)
+        (gc.enable if enabled else gc.disable)()
 
 
 def test_seeding_makes_numbers_repeat():

@@ -20,7 +20,7 @@ from pytest_perfdl.measure.assemble import (
     side_values,
 )
 from pytest_perfdl.measure.commands import Compiled, ProfiledRow, Settled, SideResult, _joined
-from pytest_perfdl.model.record import Finding, MeasurementPlan
+from pytest_perfdl.model.record import Finding, Key, MeasurementPlan
 from unit.measure.answers import COUNTED, info, named, profiled, result, timed
 
 
@@ -333,6 +333,60 @@ def test_what_a_measurement_says_of_itself(part, code, words):
 
     assert codes(made) == [code]
     assert words in made.integrity[0].message
+
+
+MS = 1_000_000
+
+
+def passes(own, traced, counted=(), *, operators=100, kernels=None, **rest):
+    """A result whose passes took so many milliseconds a step."""
+    parts = {
+        "timed": timed(*(ns * MS for ns in own), **rest),
+        "profiled": profiled(
+            steps=tuple(ns * MS for ns in traced), op_counts=(operators,) * len(traced), kernel_counts=kernels
+        ),
+        "counted": replace(COUNTED, step_ns=tuple(ns * MS for ns in counted)),
+    }
+    return result(**parts)
+
+
+@pytest.mark.parametrize(
+    "own, traced, counted, words",
+    [
+        # 5 * 2 + 10 + 100 * 0.2 = 40
+        ((2, 2, 9), (41, 41, 1), (), "a timed step takes 2.000 ms, but a profiled step 41.00 ms"),
+        ((2, 2, 9), (40, 40, 90), (), ""),
+        # 5 * 10 + 10 = 60
+        ((61, 61, 1), (10, 10, 90), (), "a timed step takes 61.00 ms, but a profiled step 10.00 ms"),
+        ((60, 60, 90), (10, 10, 1), (), ""),
+        # A collection in the step that objects frozen before the timed steps make free.
+        ((2, 2, 2), (9, 9, 9), (131, 131, 1), "a timed step takes 2.000 ms, but a counted step 131.0 ms"),
+        ((2, 2, 2), (9, 9, 9), (1, 131, 9), ""),
+    ],
+)
+def test_passes_whose_times_tracing_does_not_explain(own, traced, counted, words):
+    made = record(passes(own, traced, counted))
+    assert codes(made) == ([("note", "passes-differ")] if words else [])
+    assert all(words in finding.message for finding in made.integrity)
+
+
+@pytest.mark.parametrize(
+    "why, results",
+    [
+        ("one of two processes", [passes((1,), (100,)), passes((1,), (9,))]),
+        ("a thousand operators", [passes((1,), (100,), operators=1000)]),
+        ("the host runs ahead of a device", [passes((500,), (500,), (1,), kernels=(1,))]),
+        ("waits for data", [replace(passes((500,), (1,), wait_ns=(0,)), info=info(kind="iterable"))]),
+        (
+            "several threads",
+            [replace(passes((500,), (1,), load=Load(1.0, 0.6, 0.0)), info=info(key=Key("2t", {"threads": 2})))],
+        ),
+        ("waited for a CPU", [passes((500,), (1,), delay_ns=(490 * MS,))]),
+        ("ranks", [replace(passes((500,), (1,)), profiled=profiled(steps=(1,), ranks=(profiled(),)))]),
+    ],
+)
+def test_passes_that_differ_for_a_known_reason(why, results):
+    assert ("note", "passes-differ") not in codes(record(*results)), why
 
 
 def test_a_finding_is_told_once_and_with_its_call():

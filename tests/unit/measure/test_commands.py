@@ -1,5 +1,6 @@
 """The commands of a repeat, and the programs that carry them out around a step."""
 
+import gc
 import os
 import sys
 
@@ -7,7 +8,18 @@ import pytest
 
 from pytest_perfdl.machine import reference_load, state
 from pytest_perfdl.measure import program
-from pytest_perfdl.measure.commands import Compiled, Count, Finish, Profile, Settle, Settled, Time, one_repeat, one_side
+from pytest_perfdl.measure.commands import (
+    Compiled,
+    Count,
+    Finish,
+    Profile,
+    Settle,
+    Settled,
+    Time,
+    Timed,
+    one_repeat,
+    one_side,
+)
 from pytest_perfdl.measure.program import Program
 from pytest_perfdl.measure.sizes import TimeLimit
 from pytest_perfdl.measure.steps import NOTHING, Aside
@@ -248,6 +260,23 @@ def test_a_program_that_ends_is_bound_no_more(ending, affinity):
 def test_a_program_that_is_given_no_core_is_left_where_it_is(affinity, monkeypatch):
     monkeypatch.setattr(state.os, "sched_setaffinity", None, raising=False)
     list(Program(Conversation(Settle(2, 2, 1), Time(1, 2))).steps())
+
+
+def test_what_collections_cost_the_steps_is_left_to_them():
+    """Frozen objects would make a step's `gc.collect()` free, and collections before blocks its own rarer."""
+    conversation = Conversation(Settle(2, 2, 1), Time(1, 2), Time(2, 3))
+    frozen, seen = gc.get_freeze_count(), []
+    driven = Program(conversation)
+    for step, _ in enumerate(driven.steps()):
+        seen.append(state.object_walks())
+        if step < 4:
+            gc.collect()
+        assert gc.get_freeze_count() == frozen
+    before, *after = (each.object_walks for each in conversation.answers if isinstance(each, Timed))
+    assert (before, after) == (2, [0])
+    assert driven.object_walks == 2
+    # One each in the first two steps, one of ours before the timed ones, one each in two of those, and no more.
+    assert [each - seen[0] for each in seen] == [0, 1, 3, 4, 5, 5, 5, 5, 5, 5]
 
 
 def test_warming_up_gives_up(clock):

@@ -13,6 +13,7 @@ from pytest_perfdl.model.record import Key, MeasurementPlan
 from pytest_perfdl.run import paired_rounds as rounds
 from pytest_perfdl.run.paired_rounds import Rounds, RoundSide
 from pytest_perfdl.workers.messages import CallShown, Shown
+from unit.measure.answers import result, timed
 
 
 class Remote:
@@ -44,10 +45,12 @@ def in_rounds(start, parent=None, shown=None, scripts=None, threads=1, **options
     The scripts that they are given are added to `scripts`.
     """
 
-    def begin(test, script, *, checkout, against, side, parent):
+    def begin(test, script, *, checkout, against, side, parent, unfrozen):
         if scripts is not None:
             scripts.append(script)
-        return start(side) if shown is None else start(side, parent)
+        begun = start(side) if shown is None else start(side, parent)
+        begun.unfrozen = unfrozen
+        return begun
 
     settings = SimpleNamespace(**{"pin": "auto", "start": "auto", "budget": 300.0, **options})
     processes = SimpleNamespace(start=begin, parent=parent, scratch="/scratch")
@@ -250,6 +253,46 @@ def test_processes_are_left_free_where_one_core_would_change_what_is_measured(re
     assert made.measure(1).core is None
     assert reason in made.pin_reason
     assert [commands(script)[1].core for script in scripts] == [None, None]
+
+
+def test_what_rounds_cannot_have_seen_is_said():
+    assert rounds.unseen([]) == ""
+    seen = [result(*range(1, 41)), result(*range(1, 31)), result(timed=timed(*range(1, 21), loops=3))]
+    assert rounds.unseen(seen) == "30 steps timed in a row: costs that come less often are not seen"
+    assert rounds.unseen(seen[2:]) == "60 steps timed in a row: costs that come less often are not seen"
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_where_the_steps_of_one_side_collect_garbage_nothing_is_frozen_on_either(side, cores):
+    begun = []
+
+    def start(*_):
+        begun.append(Remote())
+        return begun[-1]
+
+    pair = [RUNS, RUNS]
+    in_rounds(start, parent=lambda *_: "parent", shown=tuple(pair)).measure(1)
+    pair[side] = shown(call("a"), call("b", object_walks=40))
+    made = in_rounds(start, parent=lambda *_: "parent", shown=tuple(pair))
+    made.measure(1)
+    assert [each.unfrozen for each in begun] == [False, False, True, True]
+    assert "garbage collected in the steps" in made.how
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_round_whose_steps_collect_garbage_although_it_is_frozen_is_measured_again(side, cores, monkeypatch):
+    """The first processes did not show it: collections are rare, or the sides are alternatives of one test."""
+    begun = []
+
+    def start(*_):
+        begun.append(Remote())
+        return begun[-1]
+
+    monkeypatch.setattr(rounds, "object_walks", lambda remote: remote in begun[2 + side : 3 + side] or len(begun) > 4)
+    made = in_rounds(start, parent=lambda *_: "parent", shown=(RUNS, RUNS))
+    measured = [made.measure(number) for number in (1, 2, 3)]
+    assert [each.unfrozen for each in begun] == [False] * 4 + [True] * 4
+    assert [each.start for each in measured] == ["forked"] * 3
 
 
 def test_one_side_sleeps_while_the_other_warms_up_and_is_timed(cores):

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.machine.utilization import NO_LIMITS, mix_of
-from pytest_perfdl.measure import surroundings
-from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
+from pytest_perfdl.measure import compiling, surroundings
+from pytest_perfdl.measure.commands import CallResult, Compiled, Profiled, SideResult
 from pytest_perfdl.measure.ranks import metrics as rank_metrics
 from pytest_perfdl.measure.ranks import traffic
 from pytest_perfdl.measure.step_utilization import step_utilization
 from pytest_perfdl.model.metrics import GROWTH, METRICS, better
 from pytest_perfdl.model.record import (
+    RECOMPILED,
     Better,
     Call,
     Finding,
@@ -145,9 +146,12 @@ _GRAPH_HASH = re.compile(r"(CompiledFxGraph) \w+")
 """The name of a compiled graph has a hash of its content, so every change would be a new operator."""
 
 
-def sharing_flops(first: Repeat, later: Repeat) -> Repeat:
-    """The later repeat with the FLOPs and the growth that only the first one counted; see `commands.one_repeat`."""
-    known = {result.info.name: result.counted for result in first.calls}
+def sharing_first(first: Repeat, later: Repeat) -> Repeat:
+    """The later repeat with what only the first one measured.
+
+    These are the FLOPs and the growth, see `commands.one_repeat`, and the time of compiling with empty caches.
+    """
+    known = {result.info.name: result for result in first.calls}
     return replace(
         later,
         calls=tuple(
@@ -155,16 +159,21 @@ def sharing_flops(first: Repeat, later: Repeat) -> Repeat:
                 result,
                 counted=replace(
                     result.counted,
-                    flops=known[result.info.name].flops,
-                    uncounted=known[result.info.name].uncounted,
-                    growth=known[result.info.name].growth,
+                    flops=known[result.info.name].counted.flops,
+                    uncounted=known[result.info.name].counted.uncounted,
+                    growth=known[result.info.name].counted.growth,
                 ),
+                compiled=_with_cold(result.compiled, known[result.info.name].compiled.cold_ns),
             )
             if result.info.name in known
             else result
             for result in later.calls
         ),
     )
+
+
+def _with_cold(compiled: Compiled, cold_ns: int | None) -> Compiled:
+    return compiled if compiled.cold_ns is not None else replace(compiled, cold_ns=cold_ns)
 
 
 def exemplars(repeats: Sequence[Repeat]) -> dict[str, str]:
@@ -272,8 +281,8 @@ def _timed_values(
     found = _step_times(result)
     if result.profiled is not None and result.profiled.device_busy_ns:
         found["kernel_time"] = _mean(result.profiled.device_busy_ns)
-    if result.compiled.used:
-        found["compile_time"] = float(result.compiled.compile_ns)
+    if result.compiled.used and result.compiled.cold_ns is not None:
+        found["compile_time"] = float(result.compiled.cold_ns)
     if result.info.items is not None:
         found["throughput"] = result.info.items * 1e9 / max(_block_time(result), 1.0)
     used = step_utilization(result, machine, found.get("step_time", found["block_time"]), mix)
@@ -390,11 +399,7 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
                 f"{result.settled.steps} warm-up steps: use more warm-up steps (--perf-warmup)",
             )
         if timed.compiles:
-            yield Finding(
-                "note",
-                "recompiled",
-                f"{where}torch.compile recompiled during the timed steps: {', '.join(timed.compiles)}",
-            )
+            yield Finding("note", RECOMPILED, where + compiling.told(timed.compiles))
         taken = _taken_by_others(result)
         if taken:
             yield Finding(

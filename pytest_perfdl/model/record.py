@@ -128,6 +128,8 @@ class Finding:
 
 SHORT_STEP = "short-step"
 """Code of the note on a step that is too short to be timed well."""
+RECOMPILED = "recompiled"
+"""Code of the note on measured steps in which torch.compile compiled something."""
 INJECTED = "injected"
 """Code of the finding of measurements whose steps were slowed down on purpose."""
 

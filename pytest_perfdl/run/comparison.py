@@ -18,7 +18,7 @@ from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, SideError, SideSkipped
 from pytest_perfdl.model.failures import PerfError
-from pytest_perfdl.model.record import Finding, Record
+from pytest_perfdl.model.record import RECOMPILED, Finding, Record
 from pytest_perfdl.model.units import some
 from pytest_perfdl.results.verdict import Judgement
 from pytest_perfdl.run.collection import PerfTest
@@ -205,10 +205,15 @@ def _in_pairs(
     if other := not_reproduced(stored, now):
         ignored = context.revisions.ignored(measurement.remote.origins)
         named = f" (the test uses {some(ignored)}, ignored by git)" if ignored else ""
+        compiled = any(each.code == RECOMPILED for each in (*stored.integrity, *now.integrity))
+        why = (
+            "because torch.compile compiled inside measured steps: see the note on it, then record"
+            if compiled
+            else f"probably because untracked files{named} or the environment changed: record"
+        )
         raise SideError(
-            f"counts measured at the baseline commit {commit[:12]} differ from the recorded counts ({other}), "
-            f"probably because untracked files{named} or the environment changed: record the baseline again with "
-            "pytest --perf-update=all",
+            f"counts measured at the baseline commit {commit[:12]} differ from the recorded counts ({other}), {why} "
+            "the baseline again with pytest --perf-update=all",
             invalid=False,
         )
     base = baseline.own

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_perfdl.diff.matching.names import NO_RULES
-from pytest_perfdl.judge import budget, waivers
+from pytest_perfdl.judge import budget, counted, waivers
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs, step_breakdown
 from pytest_perfdl.judge.ranks import blamed_on, comparisons, explaining, work_of_ranks
 from pytest_perfdl.judge.round_data import head_second, values
@@ -220,6 +220,9 @@ def _settled(
     rounds: Sequence[Round],
     limits: Limits,
 ) -> MetricVerdict:
+    if metric.kind == "counted":
+        before, after = [each.base.get(metric.name) for each in rounds], [each.head.get(metric.name) for each in rounds]
+        return counted.repeated(metric, before, after, limits.for_metric(metric.name))
     stored = metric.base
     if metric.name in verdicts:
         verdict = verdicts[metric.name]

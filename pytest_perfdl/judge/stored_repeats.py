@@ -15,7 +15,7 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import budget, log_ratios, machine_drift, reasons, waivers
+from pytest_perfdl.judge import budget, counted, log_ratios, machine_drift, reasons, waivers
 from pytest_perfdl.judge.untimed import baseline_verdict, broken_reason, judgement, open_times, outdated, with_modes
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import plural
@@ -74,7 +74,9 @@ def confirm(
         return replace(found, verdict="invalid", reason=broken, integrity=_joined(found, fresh), blame=())
     times = open_times(found, limits)
     metrics = tuple(
-        _confirmed(metric, base, fresh, limits, remaining) if metric.name in times else metric
+        _confirmed(metric, base, fresh, limits, remaining)
+        if metric.name in times
+        else _counted_again(metric, base, fresh, limits)
         for metric in found.metrics
     )
     settled_ = judgement(fresh, base, metrics, *baseline_verdict(fresh, base, others))
@@ -201,6 +203,14 @@ def _confirmed(
         found = _waived(replace(metric, limit=limit.text), before, series, limit, remaining, limits)
         metric = with_modes(_with_machine(found, base, fresh), base, fresh)
     return budget.hold(metric, series, limits)
+
+
+def _counted_again(metric: MetricVerdict, base: Record | None, fresh: Record, limits: Limits) -> MetricVerdict:
+    """A count with what all repeats counted: the first one alone has decided until now."""
+    before, series = _before(metric.name, base, fresh), fresh.metrics().get(metric.name)
+    if metric.kind != "counted" or before is None or series is None:
+        return metric
+    return counted.repeated(metric, before.values, series.values[1:], limits.for_metric(metric.name))
 
 
 def _with_machine(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:

@@ -222,7 +222,7 @@ def side_values(
     machine: Machine | None = None,
     mixes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, float]:
-    """Timed metrics of one of two processes that took turns, named as in a record (`Record.metrics`).
+    """Timed metrics and counts of one of two processes that took turns, named as in a record (`Record.metrics`).
 
     Times are 1 ns at least, so that there is a ratio; what the author gave in `values` is left as it is. `mixes` has
     the base side's shares of element types (`side_mixes`).
@@ -232,6 +232,13 @@ def side_values(
         metric_name(result.info.name, name): max(value, 1.0) if METRICS[name].unit == "ns" else value
         for result in results
         for name, value in _timed_values(result, machine, mixes.get(result.info.name)).items()
+    }
+    found |= {
+        metric_name(result.info.name, name): value
+        for result in results
+        if result.profiled is not None
+        for name in _PROFILED_COUNTS
+        if (value := _per_step(result.profiled, name)) is not None
     }
     return found | {metric_name(each.call, each.name): each.value for each in values}
 
@@ -313,17 +320,27 @@ def _step_times(result: CallResult | SideResult) -> dict[str, float]:
     return found
 
 
-def _counted_series(results: Sequence[CallResult]) -> dict[str, Series]:
-    def per_step(result: CallResult, name: str) -> float | None:
-        """The mean of what the profiled steps count, all ranks together."""
-        counts = [getattr(each, name) for each in result.profiled.ranks or (result.profiled,)]
-        return None if None in counts else sum(map(_mean, counts))
+_PROFILED_COUNTS = {
+    "ops": "op_counts",
+    "kernels": "kernel_counts",
+    "launches": "launch_counts",
+    "h2d_bytes": "h2d_bytes",
+}
+"""Metric -> the field of `Profiled` that has it for every step."""
 
+
+def _per_step(profiled: Profiled, metric: str) -> float | None:
+    """The mean of what the profiled steps count, all ranks together."""
+    counts = [getattr(each, _PROFILED_COUNTS[metric]) for each in profiled.ranks or (profiled,)]
+    return None if None in counts else sum(map(_mean, counts))
+
+
+def _counted_series(results: Sequence[CallResult]) -> dict[str, Series]:
     measures: dict[str, Callable[[CallResult], float | None]] = {
-        "ops": lambda result: per_step(result, "op_counts"),
-        "kernels": lambda result: per_step(result, "kernel_counts"),
-        "launches": lambda result: per_step(result, "launch_counts"),
-        "h2d_bytes": lambda result: per_step(result, "h2d_bytes"),
+        "ops": lambda result: _per_step(result.profiled, "ops"),
+        "kernels": lambda result: _per_step(result.profiled, "kernels"),
+        "launches": lambda result: _per_step(result.profiled, "launches"),
+        "h2d_bytes": lambda result: _per_step(result.profiled, "h2d_bytes"),
         "collectives": lambda result: traffic(result.profiled).get("collectives"),
         "collective_bytes": lambda result: traffic(result.profiled).get("collective_bytes"),
         "flops": lambda result: result.counted.flops,

@@ -130,6 +130,8 @@ SHORT_STEP = "short-step"
 """Code of the note on a step that is too short to be timed well."""
 RECOMPILED = "recompiled"
 """Code of the note on measured steps in which torch.compile compiled something."""
+STALLED = "stalled"
+"""Code of the note on a step that took many times as long as the others."""
 INJECTED = "injected"
 """Code of the finding of measurements whose steps were slowed down on purpose."""
 

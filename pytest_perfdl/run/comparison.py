@@ -206,11 +206,13 @@ def _in_pairs(
         ignored = context.revisions.ignored(measurement.remote.origins)
         named = f" (the test uses {some(ignored)}, ignored by git)" if ignored else ""
         compiled = any(each.code == RECOMPILED for each in (*stored.integrity, *now.integrity))
-        why = (
-            "because torch.compile compiled inside measured steps: see the note on it, then record"
-            if compiled
-            else f"probably because untracked files{named} or the environment changed: record"
-        )
+        uneven = any(len(set(call.op_counts)) > 1 for record in (stored, now) for call in record.calls)
+        if compiled:
+            why = "because torch.compile compiled inside measured steps: see the note on it, then record"
+        elif uneven:
+            why = "because the steps are not all alike: set period= to the steps after which they repeat, record"
+        else:
+            why = f"probably because untracked files{named}, the environment or a choice at random changed: record"
         raise SideError(
             f"counts measured at the baseline commit {commit[:12]} differ from the recorded counts ({other}), {why} "
             "the baseline again with pytest --perf-update=all",

@@ -30,6 +30,10 @@ from pytest_perfdl.run.source_diff import Touched, source_diffs, touched, uncall
 from pytest_perfdl.workers.checkout import Checkout
 
 
+_REPRODUCING = 2
+"""Further processes of the baseline's code that may count what was recorded, where the first one counts otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """Recorded baselines of a test."""
@@ -201,6 +205,11 @@ def _in_pairs(
     side = measurement.measure_base(checkout, commit)
     if side is None:
         return f"the test does not exist at the baseline commit {commit[:12]}"
+    for _ in range(_REPRODUCING):
+        if not not_reproduced(stored, side.record):
+            break
+        # An autotuner, say, may pick one of two implementations in each process.
+        side = measurement.measure_base(checkout, commit) or side
     now = side.record
     if other := not_reproduced(stored, now):
         ignored = context.revisions.ignored(measurement.remote.origins)

@@ -119,8 +119,8 @@ def _stall(timed: Timed) -> float:
     0 if it is short: interrupts stall any step for less than a millisecond.
     """
     delays = timed.delay_ns or (0,) * len(timed.step_ns)
-    steps = [taken - delay for taken, delay in zip(timed.step_ns, delays, strict=True)]
-    return max(steps) / max(statistics.median(steps), 1) if max(steps) >= _LEAST_STALL_NS else 0.0
+    longest = max(taken - delay for taken, delay in zip(timed.step_ns, delays, strict=True))
+    return longest / max(statistics.median(timed.step_ns), 1) if longest >= _LEAST_STALL_NS else 0.0
 
 
 def _runs(timed: Timed) -> tuple[int, ...]:

@@ -52,6 +52,7 @@ def test_what_is_no_stall():
     assert found(stalled(*usual, 49_000_000)) == []
     assert found(stalled(*usual, 166_000_000, delay_ns=(0,) * 9 + (160_000_000,))) == []
     assert found(stalled(*((1000,) * 9), 166_000)) == []
+    assert found(stalled(*((1_000_000,) * 9), 2_000_000, delay_ns=(999_999,) * 9 + (0,))) == []
 
 
 def test_each_call_is_told_apart():

@@ -29,7 +29,6 @@ from pytest_perfdl.run.memory_accounts import memory_differs
 from pytest_perfdl.run.source_diff import Touched, source_diffs, touched, uncalled_diffs
 from pytest_perfdl.workers.checkout import Checkout
 
-
 _REPRODUCING = 2
 """Further processes of the baseline's code that may count what was recorded, where the first one counts otherwise."""
 

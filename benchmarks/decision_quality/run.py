@@ -322,20 +322,21 @@ def report(recorded: Recorded, tallies: Tallies, *, intervals: bool) -> str:
     return "\n".join((*table(tallies, intervals=intervals), "", caption(recorded, tallies)))
 
 
-def alarmed_suites(recorded: Recorded, count: int, seed: int, jobs: int = 1) -> Iterator[str]:
-    """Whole suites of unchanged tests, in every cell."""
-    yield f"| rounds | alarmed of {count} suites of {MANY} | alarms | tests that end positive | rounds a test |"
+def alarmed_suites(recorded: Recorded, count: int, tests: int, seed: int, jobs: int = 1) -> Iterator[str]:
+    """Whole suites of so many unchanged tests, in every cell."""
+    yield f"| rounds | alarmed of {count} suites of {tests} | alarms | tests that end positive | rounds a test |"
     yield "|---|---:|---:|---:|---:|"
     with ProcessPoolExecutor(jobs) as executor:
-        made = executor.map(_suites, repeat(recorded), recorded.cells, repeat(count), repeat(seed))
-        for chosen, (alarmed, tests) in zip(recorded.cells, made, strict=True):
-            positive = percent(sum(each.positive for each in tests) / len(tests))
-            alarms, rounds = sum(each.fails for each in tests), sum(each.rounds for each in tests) / len(tests)
+        made = executor.map(_suites, repeat(recorded), recorded.cells, repeat(count), repeat(tests), repeat(seed))
+        for chosen, (alarmed, outcomes) in zip(recorded.cells, made, strict=True):
+            positive = percent(sum(each.positive for each in outcomes) / len(outcomes))
+            alarms = sum(each.fails for each in outcomes)
+            rounds = sum(each.rounds for each in outcomes) / len(outcomes)
             yield f"| {chosen} | {alarmed} | {alarms} | {positive} % | {rounds:.1f} |"
 
 
-def _suites(recorded: Recorded, chosen: Cell, count: int, seed: int) -> tuple[int, list[Outcome]]:
-    return suites(Perf(tests=MANY), recorded.pools(chosen), count, MANY, (seed, count))
+def _suites(recorded: Recorded, chosen: Cell, count: int, tests: int, seed: int) -> tuple[int, list[Outcome]]:
+    return suites(Perf(tests=tests), recorded.pools(chosen), count, tests, (seed, count))
 
 
 def beside_twin(recorded: Recorded, decisions: int, seed: int) -> Iterator[str]:
@@ -389,7 +390,7 @@ def lines(recorded: Recorded, options: argparse.Namespace) -> Iterator[str]:
     NotRecorded, BeforeError
     """
     if options.suites:
-        yield from alarmed_suites(recorded, options.suites, options.seed, options.jobs)
+        yield from alarmed_suites(recorded, options.suites, options.tests, options.seed, options.jobs)
         return
     if options.twin:
         yield from beside_twin(recorded, options.decisions, options.seed)
@@ -418,6 +419,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--per-workload", action="store_true", help="one table for each workload")
     parser.add_argument("--docs", action="store_true", help="also replace the table in docs/explanation/benchmarks.md")
     parser.add_argument("--suites", type=int, default=0, metavar="N", help="only count suites that raise an alarm")
+    parser.add_argument("--tests", type=int, default=MANY, metavar="N", help=f"in a suite ({MANY})")
     parser.add_argument("--twin", action="store_true", help="only hold the gate against its twin without a model")
     options = parser.parse_args()
     if options.docs and (options.per_workload or options.suites or options.twin):

@@ -50,7 +50,7 @@ def sides(rounds: Sequence[Round], kind: Kind) -> list[Round]:
 def verdict(found: MetricVerdict, kind: Kind, amount: str, labels: tuple[str, str]) -> MetricVerdict:
     """The verdict on an assertion; `labels` name the first and the second alternative."""
     expected = _EXPECTED[kind].format(amount)
-    found = replace(found, limit=expected, times_over=None)
+    found = replace(found, limit=expected, times_over=None, in_every_round=False)
     if kind == "faster":
         found = _turned(found)
     basis = paired(found.rounds or 0)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.judge import reasons
 from pytest_perfdl.model import metrics
 from pytest_perfdl.model.limits import limit_words
+from pytest_perfdl.model.record import Series
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pytest_perfdl.model.limits import Limit
-    from pytest_perfdl.model.record import Record, Series
+    from pytest_perfdl.model.record import Record
     from pytest_perfdl.results.verdict import MetricVerdict
 
 
@@ -87,6 +88,32 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
     if worse < 0:
         return replace(shown, verdict="changed")
     return replace(shown, verdict="regressed", times_over=worse / allowed if allowed else None)
+
+
+def repeated(
+    shown: MetricVerdict, base: Sequence[float | None], new: Sequence[float | None], limit: Limit | None
+) -> MetricVerdict:
+    """The verdict on a count with what other processes counted: one that varies between those of a side proves nothing.
+
+    Parameters
+    ----------
+    base, new
+        What processes of the baseline's code counted, and what further ones of the current code did; `None` where it is
+        unknown.
+    """
+    if shown.verdict not in ("regressed", "changed") or shown.is_held_to_budget or shown.new is None:
+        return shown
+    before, after = [each for each in base if each is not None], [each for each in new if each is not None]
+    if not before or (all(same(each, before[0]) for each in before) and all(same(each, shown.new) for each in after)):
+        return shown
+    doubted = replace(shown, verdict=None, reason="", effect=None, times_over=None, waiver=None)
+    return _unstable(
+        doubted,
+        Series("counted", shown.unit, shown.better, tuple(before)),
+        Series("counted", shown.unit, shown.better, (shown.new, *after)),
+        limit,
+        1 if shown.better == "lower" else -1,
+    )
 
 
 def _unstable(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, sign: int) -> MetricVerdict:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_perfdl.diff.matching.names import NO_RULES
-from pytest_perfdl.judge import budget, waivers
+from pytest_perfdl.judge import budget, counted, waivers
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs, step_breakdown
 from pytest_perfdl.judge.ranks import blamed_on, comparisons, explaining, work_of_ranks
 from pytest_perfdl.judge.round_data import head_second, values
@@ -16,7 +16,8 @@ from pytest_perfdl.judge.stopping_rule import Held, estimated
 from pytest_perfdl.judge.stored_repeats import of_environment
 from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_moved, with_modes
 from pytest_perfdl.judge.work import joined, operator_sides, work_change
-from pytest_perfdl.model.record import Finding, Series, metric_name
+from pytest_perfdl.model.metrics import general
+from pytest_perfdl.model.record import VARYING, Finding, Series, metric_name
 from pytest_perfdl.model.units import format_percent
 from pytest_perfdl.results.verdict import SLOWER, worst
 from pytest_perfdl.stats.evidence import Estimate
@@ -81,6 +82,9 @@ def settle(
     a slower step does more work, or the same work worse, is told with the machine's `peaks`.
     """
     metrics = tuple(_settled(metric, new, base, verdicts, rounds, limits) for metric in found.metrics)
+    varying = _varying(rounds)
+    # Which operators a process had is not the code's doing there.
+    rows = [row for row in rows if row.verdict != "suspect" or _call_of_row(row.name) not in varying]
     settled = judgement(new, base, (*metrics, *waivers.of_rows(rows, limits)), None, "")
     doubts: tuple[Finding, ...] = ()
     compared = comparisons(rounds)
@@ -108,8 +112,31 @@ def settle(
         if worst([each.outcome for each in environment if each.outcome]) in ("regressed", "waived"):
             settled = _with_environment(settled, environment, base, now)
     broken = sorted({metric.reason for metric in verdicts.values() if metric.verdict == "invalid"})
-    findings = tuple(Finding("invalid", "rounds", reason) for reason in broken)
+    findings = (*(Finding("invalid", "rounds", reason) for reason in broken), *varying.values())
     return replace(settled, integrity=(*found.integrity, *findings, *doubts), environment=environment)
+
+
+def _call_of_row(name: str) -> str:
+    return name.partition(" ")[0].rpartition(".")[0]
+
+
+def _varying(rounds: Sequence[Round]) -> dict[str, Finding]:
+    """Calls whose operators vary between processes of the same code, with what is said of them."""
+    found = {}
+    for name in {name for each in rounds for name in (*each.base, *each.head) if general(name) == "ops"}:
+        call = name.rpartition(".")[0]
+        for side in ([each.base.get(name) for each in rounds], [each.head.get(name) for each in rounds]):
+            known = [count for count in side if count is not None]
+            low, high = min(known, default=0.0), max(known, default=0.0)
+            if not counted.same(low, high):
+                found[call] = Finding(
+                    "note",
+                    VARYING,
+                    f"{call}{': ' * bool(call)}processes of the same code ran different operators ({low:g} to {high:g} "
+                    "per step), so counts and single operators are not compared. Fix what is chosen when the code is "
+                    "imported or tuned, or set period= if steps differ",
+                )
+    return found
 
 
 def _in_all(rounds: Sequence[Round], name: str) -> bool:
@@ -220,6 +247,9 @@ def _settled(
     rounds: Sequence[Round],
     limits: Limits,
 ) -> MetricVerdict:
+    if metric.kind == "counted":
+        before, after = [each.base.get(metric.name) for each in rounds], [each.head.get(metric.name) for each in rounds]
+        return counted.repeated(metric, before, after, limits.for_metric(metric.name))
     stored = metric.base
     if metric.name in verdicts:
         verdict = verdicts[metric.name]

@@ -60,9 +60,10 @@ EXCLUDED = 0.975
 LEAST_ROUNDS = 3
 """Minimum number of rounds to exclude anything: by chance, all of three are on one side once in eight times."""
 _UNKNOWN = "the value is missing or 0 in some paired rounds, so it is not compared"
-EVERY_ROUND = 5
+EVERY_ROUND = 8
 """A suspect whose step was over its limit in every one of this many rounds, and log2(times of steps in the run) more,
-fails: symmetric noise does that to a step at its limit once in 32 runs."""
+fails: symmetric noise does that to a step at its limit, or to any step if the limit is far below the noise, once in
+256 runs. With `ALPHA` this stays below 1 %."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import budget, log_ratios, machine_drift, reasons, waivers
+from pytest_perfdl.judge import budget, counted, log_ratios, machine_drift, reasons, waivers
 from pytest_perfdl.judge.untimed import baseline_verdict, broken_reason, judgement, open_times, outdated, with_modes
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import plural
@@ -74,7 +74,9 @@ def confirm(
         return replace(found, verdict="invalid", reason=broken, integrity=_joined(found, fresh), blame=())
     times = open_times(found, limits)
     metrics = tuple(
-        _confirmed(metric, base, fresh, limits, remaining) if metric.name in times else metric
+        _confirmed(metric, base, fresh, limits, remaining)
+        if metric.name in times
+        else _counted_again(metric, base, fresh, limits)
         for metric in found.metrics
     )
     settled_ = judgement(fresh, base, metrics, *baseline_verdict(fresh, base, others))
@@ -203,6 +205,14 @@ def _confirmed(
     return budget.hold(metric, series, limits)
 
 
+def _counted_again(metric: MetricVerdict, base: Record | None, fresh: Record, limits: Limits) -> MetricVerdict:
+    """A count with what all repeats counted: the first one alone has decided until now."""
+    before, series = _before(metric.name, base, fresh), fresh.metrics().get(metric.name)
+    if metric.kind != "counted" or before is None or series is None:
+        return metric
+    return counted.repeated(metric, before.values, series.values[1:], limits.for_metric(metric.name))
+
+
 def _with_machine(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:
     """Add a remark on machine drift to a time that is not unchanged."""
     if metric.verdict == "unchanged" or not machine_drift.follows(metric):
@@ -278,7 +288,11 @@ def _pairs_past(base: Series, fresh: Series, limit: Limit) -> int:
 
 def _before(name: str, base: Record | None, fresh: Record) -> Series | None:
     """The baseline's series, unless the baseline is outdated."""
-    return None if base is None or outdated(base, fresh) else base.metrics().get(name)
+    before = None if base is None or outdated(base, fresh) else base.metrics().get(name)
+    if before is not None and general(name) == "compile_time" and before.stable:
+        # All repeats have what the first process measured.
+        return replace(before, values=before.values[:1])
+    return before
 
 
 def _joined(found: Judgement, fresh: Record) -> tuple[Finding, ...]:

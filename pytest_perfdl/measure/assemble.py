@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.machine.utilization import NO_LIMITS, mix_of
-from pytest_perfdl.measure import surroundings
-from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
+from pytest_perfdl.measure import compiling, surroundings
+from pytest_perfdl.measure.commands import CallResult, Compiled, Profiled, SideResult
 from pytest_perfdl.measure.ranks import metrics as rank_metrics
 from pytest_perfdl.measure.ranks import traffic
 from pytest_perfdl.measure.step_utilization import step_utilization
 from pytest_perfdl.model.metrics import GROWTH, METRICS, better
 from pytest_perfdl.model.record import (
+    RECOMPILED,
     Better,
     Call,
     Finding,
@@ -153,9 +154,12 @@ _GRAPH_HASH = re.compile(r"(CompiledFxGraph) \w+")
 """The name of a compiled graph has a hash of its content, so every change would be a new operator."""
 
 
-def sharing_flops(first: Repeat, later: Repeat) -> Repeat:
-    """The later repeat with the FLOPs and the growth that only the first one counted; see `commands.one_repeat`."""
-    known = {result.info.name: result.counted for result in first.calls}
+def sharing_first(first: Repeat, later: Repeat) -> Repeat:
+    """The later repeat with what only the first one measured.
+
+    These are the FLOPs and the growth, see `commands.one_repeat`, and the time of compiling with empty caches.
+    """
+    known = {result.info.name: result for result in first.calls}
     return replace(
         later,
         calls=tuple(
@@ -163,16 +167,21 @@ def sharing_flops(first: Repeat, later: Repeat) -> Repeat:
                 result,
                 counted=replace(
                     result.counted,
-                    flops=known[result.info.name].flops,
-                    uncounted=known[result.info.name].uncounted,
-                    growth=known[result.info.name].growth,
+                    flops=known[result.info.name].counted.flops,
+                    uncounted=known[result.info.name].counted.uncounted,
+                    growth=known[result.info.name].counted.growth,
                 ),
+                compiled=_with_cold(result.compiled, known[result.info.name].compiled.cold_ns),
             )
             if result.info.name in known
             else result
             for result in later.calls
         ),
     )
+
+
+def _with_cold(compiled: Compiled, cold_ns: int | None) -> Compiled:
+    return compiled if compiled.cold_ns is not None else replace(compiled, cold_ns=cold_ns)
 
 
 def exemplars(repeats: Sequence[Repeat]) -> dict[str, str]:
@@ -221,7 +230,7 @@ def side_values(
     machine: Machine | None = None,
     mixes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, float]:
-    """Timed metrics of one of two processes that took turns, named as in a record (`Record.metrics`).
+    """Timed metrics and counts of one of two processes that took turns, named as in a record (`Record.metrics`).
 
     Times are 1 ns at least, so that there is a ratio; what the author gave in `values` is left as it is. `mixes` has
     the base side's shares of element types (`side_mixes`).
@@ -231,6 +240,13 @@ def side_values(
         metric_name(result.info.name, name): max(value, 1.0) if METRICS[name].unit == "ns" else value
         for result in results
         for name, value in _timed_values(result, machine, mixes.get(result.info.name)).items()
+    }
+    found |= {
+        metric_name(result.info.name, name): value
+        for result in results
+        if result.profiled is not None
+        for name in _PROFILED_COUNTS
+        if (value := _per_step(result.profiled, name)) is not None
     }
     return found | {metric_name(each.call, each.name): each.value for each in values}
 
@@ -280,8 +296,8 @@ def _timed_values(
     found = _step_times(result)
     if result.profiled is not None and result.profiled.device_busy_ns:
         found["kernel_time"] = _mean(result.profiled.device_busy_ns)
-    if result.compiled.used:
-        found["compile_time"] = float(result.compiled.compile_ns)
+    if result.compiled.used and result.compiled.cold_ns is not None:
+        found["compile_time"] = float(result.compiled.cold_ns)
     if result.info.items is not None:
         found["throughput"] = result.info.items * 1e9 / max(_block_time(result), 1.0)
     used = step_utilization(result, machine, found.get("step_time", found["block_time"]), mix)
@@ -312,17 +328,27 @@ def _step_times(result: CallResult | SideResult) -> dict[str, float]:
     return found
 
 
-def _counted_series(results: Sequence[CallResult]) -> dict[str, Series]:
-    def per_step(result: CallResult, name: str) -> float | None:
-        """The mean of what the profiled steps count, all ranks together."""
-        counts = [getattr(each, name) for each in result.profiled.ranks or (result.profiled,)]
-        return None if None in counts else sum(map(_mean, counts))
+_PROFILED_COUNTS = {
+    "ops": "op_counts",
+    "kernels": "kernel_counts",
+    "launches": "launch_counts",
+    "h2d_bytes": "h2d_bytes",
+}
+"""Metric -> the field of `Profiled` that has it for every step."""
 
+
+def _per_step(profiled: Profiled, metric: str) -> float | None:
+    """The mean of what the profiled steps count, all ranks together."""
+    counts = [getattr(each, _PROFILED_COUNTS[metric]) for each in profiled.ranks or (profiled,)]
+    return None if None in counts else sum(map(_mean, counts))
+
+
+def _counted_series(results: Sequence[CallResult]) -> dict[str, Series]:
     measures: dict[str, Callable[[CallResult], float | None]] = {
-        "ops": lambda result: per_step(result, "op_counts"),
-        "kernels": lambda result: per_step(result, "kernel_counts"),
-        "launches": lambda result: per_step(result, "launch_counts"),
-        "h2d_bytes": lambda result: per_step(result, "h2d_bytes"),
+        "ops": lambda result: _per_step(result.profiled, "ops"),
+        "kernels": lambda result: _per_step(result.profiled, "kernels"),
+        "launches": lambda result: _per_step(result.profiled, "launches"),
+        "h2d_bytes": lambda result: _per_step(result.profiled, "h2d_bytes"),
         "collectives": lambda result: traffic(result.profiled).get("collectives"),
         "collective_bytes": lambda result: traffic(result.profiled).get("collective_bytes"),
         "flops": lambda result: result.counted.flops,
@@ -398,11 +424,7 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
                 f"{result.settled.steps} warm-up steps: use more warm-up steps (--perf-warmup)",
             )
         if timed.compiles:
-            yield Finding(
-                "note",
-                "recompiled",
-                f"{where}torch.compile recompiled during the timed steps: {', '.join(timed.compiles)}",
-            )
+            yield Finding("note", RECOMPILED, where + compiling.told(timed.compiles))
         taken = _taken_by_others(result)
         if taken:
             yield Finding(

@@ -74,7 +74,7 @@ def run(command: Attribute) -> Generator[bool, Aside | None, Attributed]:
     with contextlib.ExitStack() as around:
         # What is compiled is compiled in the first period, without them.
         around.enter_context(module_ranges(notes))
-        if not compiling.compilations():
+        if not compiling.has_compiled():
             recorder.watch()
             around.callback(recorder.unwatch)
         for _ in range(1, before):

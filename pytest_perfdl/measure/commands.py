@@ -279,13 +279,18 @@ class Attributed:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Answer to `Finish`: what torch.compile did since the process began; zeros when it was not used."""
+    """Answer to `Finish`: what torch.compile did in the steps of this call; zeros when it did nothing."""
 
     used: bool
     compile_ns: int
+    """Before the first timed step."""
     recompiles: int
+    """Compilations in the timed steps."""
     graph_breaks: int
     findings: tuple[Finding, ...] = ()
+    cold_ns: int | None = None
+    """`compile_ns` of a process that found the compiler's caches empty: its own, or the first one's of its side;
+    `None` if unknown."""
 
 
 Reply = Calibrated | Settled | Timed | Profiled | Counted | Attributed | Compiled

@@ -28,6 +28,7 @@ class LocalHost:
 
     side = ""
     inject = 0.0
+    cold = False
     rank_timeout = None
 
     def show(self, name: str, **seen: object) -> None:

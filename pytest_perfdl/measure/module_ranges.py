@@ -29,7 +29,7 @@ def module_ranges(notes: list[Finding]) -> Iterator[None]:
     Not where torch.compile has compiled something: its guards know that there were no hooks, so the step would be
     compiled anew.
     """
-    if compiling.compilations():
+    if compiling.has_compiled():
         yield
         return
     hooks: list[Any] = []

@@ -20,6 +20,7 @@ from pytest_perfdl.measure.commands import (
     Attribute,
     Calibrate,
     Calibrated,
+    Compiled,
     Count,
     Counted,
     Finish,
@@ -29,10 +30,11 @@ from pytest_perfdl.measure.commands import (
     Settled,
     Time,
 )
+from pytest_perfdl.measure.compiling import Totals
 from pytest_perfdl.measure.injected_delay import Delay
 from pytest_perfdl.measure.process_group import ONE_PROCESS, Ranks
 from pytest_perfdl.measure.steps import NOTHING, Aside, Steps
-from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.record import RECOMPILED, Finding
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.clocks import perf_counter_ns
 
@@ -78,6 +80,8 @@ class Program:
         Intra-op threads that times are kept under; by default nobody asks.
     ranks
         The other processes that run the step, which take as many steps as this one.
+    cold
+        Whether this process found the compiler's caches empty.
     finished
         Told when everything that was asked for has been measured.
     """
@@ -92,6 +96,7 @@ class Program:
         delay: Delay | None = None,
         threads: int | None = None,
         ranks: Ranks = ONE_PROCESS,
+        cold: bool = False,
         finished: Callable[[Program], None] = lambda _: None,
     ) -> None:
         self._conversation = conversation
@@ -101,6 +106,10 @@ class Program:
         self._delay = delay or Delay(0.0)
         self._threads = threads
         self._ranks = ranks
+        self._cold = cold
+        self._warm_up: Totals | None = None
+        """What was compiled when timing began."""
+        self._recompiles = 0
         self._tell_finished = finished
         self.annotating = False
         """Whether the profiler is on; waiting and preparing are then annotated in the trace."""
@@ -132,9 +141,13 @@ class Program:
     def steps(self) -> Steps:
         """Run until told to finish."""
         binding, began = state.Binding(), clocks.Moment.now()
+        notes: list[Finding] = []
+        before = Totals.now(notes)
         try:
             while True:
                 command = self._conversation.command()
+                if not isinstance(command, Calibrate | Settle) and self._warm_up is None:
+                    self._warm_up = Totals.now(notes).since(before)
                 self.loops = self._loops if isinstance(command, Time) else 1
                 if not isinstance(command, Calibrate | Settle | Time):
                     binding.free()
@@ -143,9 +156,9 @@ class Program:
                 if isinstance(command, Finish):
                     self.finished = True
                     self._tell_finished(self)
-                    done = compiling.summary()
-                    found = (*done.findings, *self._other_threads(), *_other_clock(began))
-                    self._conversation.answer(replace(done, findings=found))
+                    compiled = self._compiled(Totals.now(notes).since(before))
+                    found = (*notes[:1], *self._other_threads(), *_other_clock(began))
+                    self._conversation.answer(replace(compiled, findings=found))
                     return
                 if self._reset is not None:
                     self._reset()
@@ -153,6 +166,17 @@ class Program:
                 self._conversation.answer((yield from self._counted(self._execute(command))))
         finally:
             binding.free()
+
+    def _compiled(self, total: Totals) -> Compiled:
+        """What torch.compile did in the steps of this call."""
+        spent = 0 if self._warm_up is None else self._warm_up.ns
+        return Compiled(
+            used=bool(total.ns),
+            compile_ns=spent,
+            recompiles=self._recompiles,
+            graph_breaks=total.graph_breaks,
+            cold_ns=spent if self._cold else None,
+        )
 
     def _counted(self, steps: Generator[bool, Aside | None, Reply]) -> Generator[bool, Aside | None, Reply]:
         """The same steps; where several ranks take them, each is counted, so that a rank that hangs is noticed."""
@@ -202,6 +226,7 @@ class Program:
             self.had_children |= children
             self.had_threads |= threads
             self.had_device |= timed_pass.uses_device()
+            self._recompiles += len(result.compiles)
             self.tracer = self.tracer or result.tracer
             self.object_walks += result.object_walks
             self.step_ns = timed_pass.lower_quartile(result.step_ns)
@@ -210,8 +235,14 @@ class Program:
         loaded = set(sys.modules)
         try:
             if isinstance(command, Profile):
+                compiled = compiling.Watch()
                 profiling = profiled_pass.run(command)
-                return self._delay.mark_injected((yield from self._delay.after_each(profiling, 1 / self._loops)))
+                profiled = self._delay.mark_injected((yield from self._delay.after_each(profiling, 1 / self._loops)))
+                compiled.look("some step")
+                if not compiled.seen:
+                    return profiled
+                note = Finding("note", RECOMPILED, compiling.told(compiled.seen, "profiled"))
+                return replace(profiled, findings=(*profiled.findings, note))
             if isinstance(command, Count):
                 taken: list[int] = []
                 counting = _clocked(counted_pass.run(command), taken)

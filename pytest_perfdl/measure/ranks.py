@@ -109,6 +109,7 @@ def _compiled(parts: Sequence[Compiled]) -> Compiled:
         recompiles=max(part.recompiles for part in parts),
         graph_breaks=max(part.graph_breaks for part in parts),
         findings=_findings([part.findings for part in parts]),
+        cold_ns=max((part.cold_ns for part in parts if part.cold_ns is not None), default=None),
     )
 
 

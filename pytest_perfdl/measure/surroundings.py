@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import mmap
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.machine.reference_load import drift
 from pytest_perfdl.measure.timed_pass import lower_quartile
-from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.record import STALLED, Finding
 from pytest_perfdl.model.units import format_quantity, plural
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 CHANGED = 0.10
 """Change of the reference load's time, or of the CPU clock, within a timed pass from which it is reported."""
+STALL = 50
+"""Multiple of the median step from which a single step is reported."""
+_LEAST_STALL_NS = 1_000_000
 STOLEN = 0.05
 """Share of the CPU busy time that a hypervisor may give away before a word about it."""
 _LEAST_BUSY_TICKS = 20
@@ -55,6 +59,13 @@ def findings(results: Sequence[CallResult | SideResult]) -> Iterator[Finding]:
 
 def _of_call(passes: Sequence[Timed], where: str) -> Iterator[Finding]:
     around = [timed.surroundings for timed in passes]
+    if (stall := max(map(_stall, passes))) > STALL:
+        yield Finding(
+            "note",
+            STALLED,
+            f"{where}a step took {stall:.0f} times as long as the median step: block_time and the upper percentiles "
+            "include it, step_time does not",
+        )
     changes = [change for timed in passes if (change := _speed_change(timed)) > CHANGED]
     if changes:
         yield Finding(
@@ -100,6 +111,16 @@ def _of_call(passes: Sequence[Timed], where: str) -> Iterator[Finding]:
             f"{where}other virtual machines on the host used {stolen:.0%} of the CPU time during timing: use a "
             "dedicated machine, or compare on one machine (pytest --perf-against REF)",
         )
+
+
+def _stall(timed: Timed) -> float:
+    """The longest step as a multiple of the median one, without the time in which other processes used the CPU.
+
+    0 if it is short: interrupts stall any step for less than a millisecond.
+    """
+    delays = timed.delay_ns or (0,) * len(timed.step_ns)
+    longest = max(taken - delay for taken, delay in zip(timed.step_ns, delays, strict=True))
+    return longest / max(statistics.median(timed.step_ns), 1) if longest >= _LEAST_STALL_NS else 0.0
 
 
 def _runs(timed: Timed) -> tuple[int, ...]:

@@ -35,7 +35,9 @@ _REFERENCE_RUNS = 3
 class _Clock(Protocol):
     """Marks moments between steps without disturbing them."""
 
-    def mark(self) -> None: ...
+    def mark(self, step: int = 0) -> None:
+        """Mark a moment, which is the end of a step if `step` is its number."""
+        ...
 
     def durations_ns(self) -> list[int]:
         """Time between successive marks; called after a synchronization."""
@@ -49,23 +51,28 @@ class _Clock(Protocol):
 class _HostClock:
     """The host's clock: right when every operator runs on the host.
 
-    For each step it also asks the scheduler how long other processes used the CPU. Asking takes 2 µs, between the
-    steps; a step that is short is not asked about, since being interrupted makes a step long.
+    For each step it also asks the scheduler how long other processes used the CPU, and whether something was compiled.
+    Asking takes 2 µs, between the steps; a step that is short is not asked about, since being interrupted, or a
+    compilation, makes a step long.
     """
 
-    def __init__(self, run_delay_ns: Callable[[], int]) -> None:
+    def __init__(self, run_delay_ns: Callable[[], int], compiled: compiling.Watch) -> None:
         self._run_delay_ns = run_delay_ns
+        self._compiled = compiled
         self._known_delay = run_delay_ns()
         self._start = 0
         self._durations: list[int] = []
         self._delays: list[int] = []
 
-    def mark(self) -> None:
+    def mark(self, step: int = 0) -> None:
         now = perf_counter_ns()
-        if self._start:
+        if step:
             duration = now - self._start
             self._durations.append(duration)
-            self._delays.append(self._delay() if duration >= _WORTH_ASKING_NS else 0)
+            asks = duration >= _WORTH_ASKING_NS
+            self._delays.append(self._delay() if asks else 0)
+            if asks:
+                self._compiled.look(f"step {step}")
         self._start = perf_counter_ns()
 
     def durations_ns(self) -> list[int]:
@@ -82,14 +89,17 @@ class _HostClock:
 class _DeviceClock:
     """CUDA events on the current stream: what the device saw, resolution about 0.5 µs."""
 
-    def __init__(self, cuda: Any) -> None:
+    def __init__(self, cuda: Any, compiled: compiling.Watch) -> None:
         self._cuda = cuda
+        self._compiled = compiled
         self._marks: list[Any] = []
 
-    def mark(self) -> None:
+    def mark(self, step: int = 0) -> None:
         event = self._cuda.Event(enable_timing=True)
         event.record()
         self._marks.append(event)
+        if step:
+            self._compiled.look(f"step {step}")
 
     def durations_ns(self) -> list[int]:
         pairs = zip(self._marks, self._marks[1:], strict=False)
@@ -114,21 +124,21 @@ def run(
     waits: list[int] = []
     delays: list[int] = []
     blocks = []
-    compiled_before, walks_before = compiling.compilations(), state.object_walks()
+    compiled, walks_before = compiling.Watch(), state.object_walks()
     busy_before, state_before = state.Busy.now(ranks.groups), state.State.now()
     with state.run_delay_reader() as run_delay_ns:
         for number in range(1, command.blocks + 1):
             asides: list[Aside | None] = []
             synchronize()
             ranks.barrier()
-            clock = _clock(run_delay_ns, synchronized=prepares)
+            clock = _clock(run_delay_ns, compiled, synchronized=prepares)
             before = state.Usage.now()
             clock.mark()
-            for left in reversed(range(command.block)):
-                asides.append((yield command.last and number == command.blocks and left == 0))
+            for step in range(1, command.block + 1):
+                asides.append((yield command.last and number == command.blocks and step == command.block))
                 if prepares:
                     synchronize()
-                clock.mark()
+                clock.mark((number - 1) * command.block + step)
             synchronize()
             after = state.Usage.now()
             ranks.barrier()
@@ -155,7 +165,7 @@ def run(
         wait_ns=tuple(waits) if iterates else (),
         delay_ns=tuple(delays),
         blocks=tuple(blocks),
-        compiles=compiling.names_since(compiled_before),
+        compiles=tuple(compiled.seen),
         load=None if busy is None else busy.since(busy_before),
         tracer=state.active_tracer(),
         reference_before=reference_before,
@@ -214,9 +224,11 @@ def lower_quartile(values: tuple[int, ...]) -> int:
     return round(quantile(values, 0.25))
 
 
-def _clock(run_delay_ns: Callable[[], int], *, synchronized: bool) -> _Clock:
+def _clock(run_delay_ns: Callable[[], int], compiled: compiling.Watch, *, synchronized: bool) -> _Clock:
     cuda = _initialized_cuda()
-    return _HostClock(run_delay_ns) if cuda is None or synchronized else _DeviceClock(cuda)
+    if cuda is None or synchronized:
+        return _HostClock(run_delay_ns, compiled)
+    return _DeviceClock(cuda, compiled)
 
 
 def _initialized_cuda() -> Any:

@@ -73,8 +73,9 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
         "time per step spent waiting for the batch", label="time spent waiting for the batch per step"
     ),
     "compile_time": TimedMetric(
-        "time spent in torch.compile before the first measured step",
-        label="time in torch.compile before the first step",
+        "time spent in torch.compile in the warm-up of the call, with empty caches (cold): in the first process of a "
+        "side, or in each process if it has a limit",
+        label="time in torch.compile in the warm-up, with empty caches (cold)",
     ),
     "throughput": TimedMetric(
         "items per second, for calls with `items=`", "items/s", "higher", label="items per second"
@@ -217,10 +218,10 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
         label="bytes of collectives per step",
     ),
     "recompiles": CountedMetric(
-        "recompilations in the timed steps",
+        "compilations by torch.compile in the timed steps of the call",
         per_step=False,
         reproducible=False,
-        label="recompilations in the timed steps",
+        label="compilations in the timed steps",
     ),
     "graph_breaks": CountedMetric(
         "graph breaks of torch.compile", per_step=False, reproducible=False, label="graph breaks of torch.compile"

@@ -128,6 +128,12 @@ class Finding:
 
 SHORT_STEP = "short-step"
 """Code of the note on a step that is too short to be timed well."""
+RECOMPILED = "recompiled"
+"""Code of the note on measured steps in which torch.compile compiled something."""
+VARYING = "varying"
+"""Code of the note on processes of the same code that ran different operators."""
+STALLED = "stalled"
+"""Code of the note on a step that took many times as long as the others."""
 INJECTED = "injected"
 """Code of the finding of measurements whose steps were slowed down on purpose."""
 

@@ -30,7 +30,8 @@ def certainty(run: Run) -> list[str]:
     if any(metric.in_every_round for metric in metrics):
         sentences.append(
             f"A suspect test also fails if it exceeds its limit in every round, after at least {EVERY_ROUND} rounds "
-            "(--perf-fail-on). If the noise is symmetric, code within its limit fails this way in at most 1 of 32 runs."
+            "(--perf-fail-on). If the noise is symmetric, code within its limit fails this way in at most 1 of "
+            f"{2**EVERY_ROUND} runs."
         )
     if unpaired := evidence.count("unpaired"):
         chance = format_percent(UNPAIRED_ALPHA, signed=False)

@@ -14,7 +14,7 @@ from pytest_perfdl.judge.alternatives import is_expected
 from pytest_perfdl.judge.waivers import phrase
 from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.metrics import general, label
-from pytest_perfdl.model.record import INJECTED, SHORT_STEP, Finding, metric_name
+from pytest_perfdl.model.record import INJECTED, RECOMPILED, SHORT_STEP, STALLED, VARYING, Finding, metric_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
 from pytest_perfdl.model.waivers import Waiver
@@ -51,12 +51,12 @@ UNPAIRED = "unpaired"
 DISTURBANCES = frozenset(
     (
         *("machine-changed", "clock-changed", "throttled", "swapping", "major-faults", "stolen-time"),
-        *("contended", "waiting", "system-time", "unsettled", "recompiled"),
+        *("contended", "waiting", "system-time", "unsettled"),
     )
 )
 """Codes of findings that make times vary more. Paired rounds and their intervals take that into account, so that they
 matter only where a verdict is not certain, or not from paired rounds."""
-ALWAYS_TOLD = frozenset({UNPAIRED, INJECTED, "profiled", "passes-differ"})
+ALWAYS_TOLD = frozenset({UNPAIRED, INJECTED, RECOMPILED, STALLED, VARYING, "profiled", "passes-differ"})
 """Codes of notes that say something about the result itself."""
 LEAST_CHANGE = 0.0005
 """Least change that does not read +0.0%."""

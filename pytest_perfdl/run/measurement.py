@@ -23,7 +23,7 @@ from pytest_perfdl.measure.assemble import (
     contended,
     exemplars,
     rank_exemplars,
-    sharing_flops,
+    sharing_first,
 )
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
@@ -170,7 +170,7 @@ class Measurement:
             yield None
             return (yield from self._script(info))
 
-        return self.context.processes.start(self.test, script, first=True)
+        return self.context.processes.start(self.test, script, first=True, cold=True)
 
     def _script(self, info: CallInfo) -> Script:
         return self._commands(info, flops=self._first is None and not self._no_flops)
@@ -225,7 +225,7 @@ class Measurement:
             seconds = clocks.monotonic() - started
             self.context.progress.end_repeat(seconds)
             assert self._first is not None
-            self.repeats.append(sharing_flops(self._first, _repeat(remote, seconds)))
+            self.repeats.append(sharing_first(self._first, _repeat(remote, seconds)))
             self._discard_contended()
         self.context.progress.clear()
 
@@ -336,7 +336,8 @@ class Measurement:
         no_flops = self._no_flops
         while True:
             try:
-                remote = context.processes.start(test, partial(self._commands, flops=not no_flops), checkout=checkout)
+                script = partial(self._commands, flops=not no_flops)
+                remote = context.processes.start(test, script, checkout=checkout, cold=True)
                 remote.finish()
             except TestAbsent:
                 return None

@@ -14,6 +14,7 @@ from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.measure.ranks import joined
 from pytest_perfdl.measure.sizes import TimeLimit
 from pytest_perfdl.model.errors import ForkError
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.system import clocks, folders
@@ -42,6 +43,14 @@ USED_BY_WORKERS = (
 """Of our own, what measuring needs; importing them imports no torch."""
 
 
+def _caches(folder: Path) -> dict[str, str]:
+    """Variables that have compilers keep in a folder what they have compiled and tuned.
+
+    Inductor's folder holds its FX graphs, AOT autograd's, and the choices of its autotuning.
+    """
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
+
+
 class Processes:
     """Starts the workers of a run, and ends those that are left.
 
@@ -64,6 +73,8 @@ class Processes:
         self._running: list[RemoteTest] = []
         self._numbers = itertools.count(1)
         self._last_start = 0.0
+        self._compiled: dict[tuple[str, str], Path] = {}
+        """What was compiled for each side of a test, by its node id and the folder of its code."""
 
     @property
     def scratch(self) -> Path:
@@ -89,6 +100,7 @@ class Processes:
         parent: ForkParent | None = None,
         unfrozen: bool = False,
         attribute: bool = False,
+        cold: bool = False,
     ) -> RemoteTest:
         """Start a worker on a test.
 
@@ -112,6 +124,8 @@ class Processes:
             Whether garbage collections of a forked worker walk over what it was forked with.
         attribute
             Whether the worker records every allocation, to say whose they are.
+        cold
+            Whether the worker finds the compiler's caches of its side empty; by default what earlier ones left there.
 
         Raises
         ------
@@ -132,6 +146,7 @@ class Processes:
             own, foreign = str(checkout.root), str(checkout.working_tree) if checkout.is_other_code else ""
         elif against is not None:
             own, foreign = str(against.working_tree), str(against.root) if against.is_other_code else ""
+        caches = self._caches_of(test, checkout, cold=cold)
         job = WorkerJob(
             options=options,
             path=str(test.item.path) if checkout is None else checkout.path(test.item.path),
@@ -146,6 +161,7 @@ class Processes:
             side=side,
             inject=settings.inject if checkout is None and not side.startswith("base") else 0.0,
             attribute=attribute,
+            cold=not any(caches.iterdir()),
             rank_timeout=settings.launch.timeout,
             unfrozen=unfrozen,
         )
@@ -153,7 +169,7 @@ class Processes:
         inherit_output = first and capture != "fd"
         import_path = None if checkout is None else checkout.import_path()
         folder = None if checkout is None else checkout.folder(Path.cwd())
-        extra_environment = None if checkout is None else checkout.environment()
+        extra_environment = _caches(caches) | ({} if checkout is None else dict(checkout.environment()))
         interpreter = None if checkout is None else checkout.interpreter
         worker: AnyWorker
         if test.plan.ranks:
@@ -189,6 +205,18 @@ class Processes:
         remote = RemoteTest(test.item, worker, script, forward=first)
         self._running = [*(each for each in self._running if not each.over), remote]
         return remote
+
+    def _caches_of(self, test: PerfTest, checkout: Checkout | None, *, cold: bool) -> Path:
+        """The folder of a side's compiler caches; a new one where it must be empty.
+
+        The time of compiling is compared between processes that all found it empty, if it has a limit.
+        """
+        side = test.item.nodeid, "" if checkout is None else f"{checkout.root} {checkout.interpreter}"
+        limited = any(general(name) == "compile_time" and not limit.off for name, limit in test.limits.limits.items())
+        if cold or limited or side not in self._compiled:
+            self._compiled[side] = self.scratch / f"compiled-{next(self._numbers)}"
+            self._compiled[side].mkdir()
+        return self._compiled[side]
 
     def prepare_parent(self, test: PerfTest, shown: Shown | None) -> None:
         """Have what rounds are forked from load what the head has shown, while the base's first process runs."""

@@ -46,6 +46,8 @@ class WorkerJob:
     """Fraction by which every step is slowed down on purpose; 0 for none."""
     attribute: bool = False
     """Whether every allocation is recorded from before the test's module is imported on."""
+    cold: bool = False
+    """Whether the compiler's caches are empty."""
     rank_timeout: float = 120.0
     """Seconds that the collectives of a test with ranks may take."""
     unfrozen: bool = False

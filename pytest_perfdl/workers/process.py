@@ -30,8 +30,21 @@ PINNED_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
     "MALLOC_TOP_PAD_": str(2**28),
     "PYTHONHASHSEED": "0",
+    **dict.fromkeys(
+        (
+            "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
+            "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE",
+            "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE",
+            "TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE",
+            "TORCH_DYNAMO_AUTOMATIC_DYNAMIC_REMOTE_PGO",
+        ),
+        "0",
+    ),
 }
-"""Removes glibc's page-fault modes, worth +63 % of a step's time, and the order of sets as a source of noise."""
+"""Removes glibc's page-fault modes, worth +63 % of a step's time, and the order of sets as a source of noise.
+
+What other machines have compiled and tuned is not used.
+"""
 
 GRACE_SECONDS = 3.0
 """How long fixtures may take to tear down after SIGINT before the group is killed."""

@@ -155,6 +155,7 @@ class WorkerPlugin:
         self.key_extra = job.key_extra
         self.side = job.side
         self.inject = job.inject
+        self.cold = job.cold
         self._raw: dict[str, RawOutcome] = {}
         self._marks: list[pytest.Mark] = []
         self._item: pytest.Function | None = None

@@ -70,6 +70,16 @@ def test_ten_percent_faster_is_not_eleven_percent_slower():
     assert judged(0.890, "faster", "10%").verdict == "unchanged"
 
 
+@pytest.mark.parametrize("kind", ["faster", "not slower"])
+def test_what_looks_so_in_every_round_is_open_until_it_is_shown(kind):
+    """The rule for suspects of a baseline is none for alternatives: where it is not shown, nobody has won."""
+    measured = rounds(0.80 if kind == "faster" else 1.25, count=8, spread=0.02)
+    found = look(measured, kind, "10%")
+    assert (found.verdict, found.in_every_round) == ("suspect", True)
+    said = verdict(found, kind, "10%", LABELS)
+    assert (said.verdict, said.in_every_round) == ("inconclusive", False)
+
+
 def test_too_few_rounds_leave_it_open():
     """That there is a difference is shown at the level of a false alarm, which three rounds cannot."""
     found = judged(0.80, "faster", "10%", count=3)

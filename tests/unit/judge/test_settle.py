@@ -11,7 +11,7 @@ from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
 from pytest_perfdl.model.record import Key
-from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, parse_fail_on
+from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, MetricVerdict, parse_fail_on
 from unit.judge import made_rounds
 
 MS = 1_000_000
@@ -98,6 +98,43 @@ def test_a_limit_on_a_count_fails_a_test_whose_times_improved():
     new = record({"step_time": timed(6.3 * MS), "ops": counted(419)})
     found = judged(FASTER, new=new, limits=Limits.parse({"ops": 0}).over(BUILT_IN))
     assert (found.verdict, of(found, "ops").verdict) == ("regressed", "regressed")
+
+
+def picking(*ops, base=(412,) * 9):
+    """Rounds whose processes ran so many operators."""
+    rounds = made_rounds.of(*[0.001 * (-1) ** number for number in range(len(ops))])
+    return [
+        replace(each, base={**each.base, "ops": float(before)}, head={**each.head, "ops": float(after)})
+        for each, before, after in zip(rounds, base, ops, strict=False)
+    ]
+
+
+@pytest.mark.parametrize(
+    "base, head, limit, verdict",
+    [
+        ((412,) * 3, (419,) * 3, 0, "regressed"),
+        ((412,) * 3, (419,) * 3, "off", "changed"),
+        # An autotuner picks one of two equal implementations in each process.
+        ((412,) * 3, (419, 412, 419), 0, "inconclusive"),
+        ((412, 419, 412), (419,) * 3, 0, "inconclusive"),
+        ((412, 419, 412), (412, 412, 419), "off", None),
+    ],
+)
+def test_a_count_that_varies_between_processes_of_the_same_code_proves_nothing(base, head, limit, verdict):
+    limits = Limits.parse({"ops": limit}).over(BUILT_IN)
+    new = record({"step_time": timed(10.0 * MS), "ops": counted(419)})
+    found = standing(new, STORED, (), limits)
+    assert of(found, "ops").verdict == ("regressed" if limit == 0 else "changed")
+    rounds = picking(*head, base=base)
+    outcome = Gate(held(found, limits)).look(rounds, Spent(300, 300))
+    row = MetricVerdict("operator mm", "timed", "ns", "lower", 1.0, 2.0, verdict="suspect", limit="5%", of_step=False)
+    judgement = settle(found, new, STORED, NOW, outcome.verdicts, rounds, limits, rows=[row])
+
+    assert of(judgement, "ops").verdict == verdict
+    varies = verdict in ("inconclusive", None)
+    assert ("varies between the processes" in of(judgement, "ops").reason) == varies
+    assert [note.code for note in judgement.integrity] == ["varying"] * varies
+    assert ("operator mm" in {metric.name for metric in judgement.metrics}) != varies
 
 
 def test_a_changed_count_is_explained_beside_unchanged_times():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_perfdl.judge.round_data import Round
-from pytest_perfdl.judge.stopping_rule import OWN_EVIDENCE, Gate, Held, Spent
+from pytest_perfdl.judge.stopping_rule import ALPHA, OWN_EVIDENCE, Gate, Held, Spent
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.stats import evidence
 from unit.judge.made_rounds import US, estimate, noise, of
@@ -323,14 +323,16 @@ def test_only_the_budget_ends_a_test():
 
 
 @pytest.mark.parametrize(
-    "tests, steps, rounds", [(1, 1, 5), (2, 1, 6), (3, 1, 7), (32, 1, 10), (40, 1, 11), (40, 2, 12)]
+    "tests, steps, rounds", [(1, 1, 8), (2, 1, 9), (3, 1, 10), (32, 1, 13), (40, 1, 14), (40, 2, 15), (240, 1, 16)]
 )
 def test_a_suspect_past_its_limit_in_every_one_of_enough_rounds_fails(tests, steps, rounds):
-    """2 ** -5 for the whole run: 5 + log2 of how many times of steps could do it, rounded up."""
+    """2 ** -8 for the whole run: 8 + log2 of how many times of steps could do it, rounded up."""
     metrics = [held(f"call{n}.step_time") for n in range(steps)]
-    assert (2.0**-rounds) * tests * steps <= 1 / 32 < (2.0 ** -(rounds - 1)) * tests * steps
+    chance = 2.0**-rounds * tests * steps
+    assert chance <= 1 / 256 < 2 * chance
+    assert chance + ALPHA < 0.01, "unchanged code of a run, even if the limit is far below the noise"
     for count, every in ((rounds - 1, False), (rounds, True)):
-        slow = [0.05 + n / 1000 for n in range(count)]
+        slow = [0.035 + n / 1000 for n in range(count)]
         measured = of(*slow, name="call0.step_time", **{metric.name: 0.0 for metric in metrics[1:]})
         (metric, *_) = gate(*metrics, tests=tests).look(measured, twice()).verdicts.values()
         assert (metric.verdict, metric.in_every_round) == ("suspect", every)
@@ -338,7 +340,7 @@ def test_a_suspect_past_its_limit_in_every_one_of_enough_rounds_fails(tests, ste
 
 
 def test_one_round_within_the_limit_is_not_every_round():
-    slow = [0.05] * 8
+    slow = [0.04] * 9
     assert one(of(*slow, 0.0301), tests=4, spent=twice()).in_every_round
     assert not one(of(*slow, 0.029), tests=4, spent=twice()).in_every_round
 

@@ -206,6 +206,27 @@ def test_counts_are_kept_and_stand_beside():
     assert judgement.reason.endswith("; counts changed: ops 10 -> 11 (+1)")
 
 
+@pytest.mark.parametrize("again, verdict", [((11, 11), "regressed"), ((10, 11), "inconclusive")])
+def test_a_count_that_varies_between_repeats_proves_nothing(again, verdict):
+    limits = Limits.parse({"ops": 0}).over(UNPAIRED)
+    base = record({"step_time": timed(*BASE), "ops": counted(*(10,) * len(BASE))})
+    found = standing(record({"step_time": timed(100.0), "ops": counted(11)}), base, (), limits)
+    fresh = record({"step_time": timed(100.0, 101.0, 99.0), "ops": counted(11, *again)})
+    metrics = {metric.name: metric for metric in confirm(found, base, fresh, limits).metrics}
+    assert metrics["ops"].verdict == verdict
+
+
+def test_the_time_of_compiling_that_all_repeats_share_is_one_value():
+    limits = Limits.parse({"compile_time": "10%"})
+    shared = record({"compile_time": timed(*(100.0,) * 10)})
+    fresh = record({"compile_time": timed(200.0, 201.0, 202.0, 203.0, 204.0)})
+    found = confirm(standing(fresh, shared, (), limits), shared, fresh, limits)
+    assert "the baseline has 1" in found.metrics[0].reason
+    assert found.metrics[0].verdict != "regressed"
+    own = record({"compile_time": timed(*(100.0 + n / 10 for n in range(10)))})
+    assert confirm(standing(fresh, own, (), limits), own, fresh, limits).metrics[0].verdict == "regressed"
+
+
 def test_a_broken_fresh_measurement_is_invalid():
     limits = Limits.parse({"speed": "10%"})
     found = standing(of(150.0), of(*BASE), (), limits)

@@ -109,7 +109,7 @@ def test_a_suspect_in_every_round_is_waived_too():
     # So many tests share the level that these rounds do not prove anything.
     strict = Gate(held(found, given), tests=20)
     many = Gate(held(found, given), tests=10**6)
-    rounds = made_rounds.of(*[0.08] * 25)
+    rounds = made_rounds.of(*[0.08] * 28)
     assert strict.look(rounds).verdicts["step_time"].verdict == "regressed"
     plain = many.look(rounds, Spent(600, 300)).verdicts["step_time"]
     assert (plain.verdict, plain.in_every_round) == ("suspect", True)

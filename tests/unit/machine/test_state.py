@@ -25,7 +25,7 @@ def ticking(monkeypatch):
     class Ticking:
         def __init__(self):
             self.now = self.delayed = self.asked = 0
-            self.clock = timed_pass._HostClock(self.delay)
+            self.clock = timed_pass._HostClock(self.delay, compiling.Watch())
 
         def delay(self):
             self.asked += 1
@@ -34,7 +34,7 @@ def ticking(monkeypatch):
         def step(self, taken, delayed=0):
             self.now += taken
             self.delayed += delayed
-            self.clock.mark()
+            self.clock.mark(1)
 
     ticking = Ticking()
     ticking.now = 1
@@ -282,53 +282,6 @@ def test_what_a_step_wrote_is_not_lost_when_it_raises(capfd):
     with pytest.raises(ZeroDivisionError):
         step()
     assert capfd.readouterr().err == "last words"
-
-
-@pytest.fixture
-def dynamo(monkeypatch):
-    """Dynamo's counters, as torch keeps them."""
-    utils = types.ModuleType("torch._dynamo.utils")
-    utils.metrics = []
-    utils.get_compilation_metrics = lambda: utils.metrics
-    utils.counters = {"frames": {"ok": 2}, "graph_break": {"print": 1, "item": 2}}
-    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)
-    return utils
-
-
-def compilation(name, number, microseconds):
-    return types.SimpleNamespace(co_name=name, compile_id=number, duration_us=microseconds)
-
-
-def test_what_was_compiled(dynamo):
-    dynamo.metrics += [compilation("step", "0/0", 900), compilation(None, "0/0", 100)]
-    before = compiling.compilations(), compiling.events()
-    dynamo.metrics.append(compilation("step", "0/1", 500))
-
-    assert before == (2, 4)
-    assert compiling.events() == 5
-    assert compiling.names_since(before[0]) == ("step (0/1)",)
-    summary = compiling.summary()
-    assert (summary.used, summary.compile_ns) == (True, 1_500_000)
-    assert (summary.recompiles, summary.graph_breaks) == (1, 3)
-
-
-def test_nothing_was_compiled(dynamo, monkeypatch):
-    assert not compiling.summary().used
-    monkeypatch.delitem(sys.modules, "torch._dynamo.utils")
-    assert not compiling.summary().used
-    assert (compiling.events(), compiling.compilations(), compiling.names_since(0)) == (0, 0, ())
-
-
-def test_counters_of_another_torch_are_left_out_with_a_note(dynamo, monkeypatch):
-    dynamo.metrics.append(compilation("step", "0/0", 900))
-    monkeypatch.setattr(dynamo, "counters", {})
-    found = compiling.summary()
-    assert not found.used
-    assert [(note.level, note.code) for note in found.findings] == [("note", "no-compile-counts")]
-    assert compiling.events() > 0
-    monkeypatch.setattr(dynamo, "get_compilation_metrics", None)
-    assert (compiling.events(), compiling.compilations(), compiling.names_since(0)) == (0, 0, ())
-    assert compiling.summary().findings == ()
 
 
 PARTS = {"cpu": "AMD EPYC(TM) 7B13", "family": "25", "model": "1", "stepping": "0", "capability": "AVX2", "cores": 8}

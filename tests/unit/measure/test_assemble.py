@@ -15,7 +15,7 @@ from pytest_perfdl.measure.assemble import (
     contended,
     exemplars,
     rank_exemplars,
-    sharing_flops,
+    sharing_first,
     side_mixes,
     side_values,
 )
@@ -264,7 +264,7 @@ def test_a_count_that_a_repeat_does_not_know_is_left_out():
 
 
 def test_compiling_is_told_where_anything_was_compiled():
-    compiled = Compiled(used=True, compile_ns=5000, recompiles=1, graph_breaks=2)
+    compiled = Compiled(used=True, compile_ns=5000, recompiles=1, graph_breaks=2, cold_ns=5000)
     made = record(result(compiled=compiled))
 
     assert values(made, "compile_time") == (5000,)
@@ -272,13 +272,26 @@ def test_compiling_is_told_where_anything_was_compiled():
     assert values(made, "graph_breaks") == (2,)
 
 
+def test_the_time_of_compiling_is_that_with_empty_caches():
+    cold = Compiled(used=True, compile_ns=5000, recompiles=0, graph_breaks=0, cold_ns=5000)
+    warm = replace(cold, compile_ns=70, cold_ns=None)
+    first, later = Repeat((result(compiled=cold),)), Repeat((result(compiled=warm),))
+
+    assert "compile_time" not in record(later).metrics()
+    assert values(record(first, sharing_first(first, later)), "compile_time") == (5000, 5000)
+    # One that found them empty too, such as where nothing is cached, has its own.
+    again = Repeat((result(compiled=replace(warm, cold_ns=70)),))
+    assert values(record(first, sharing_first(first, again)), "compile_time") == (5000, 70)
+    assert "compile_time" not in side_values([SideResult(info(), later.calls[0].settled, timed(1, 1), warm)])
+
+
 def test_flops_are_those_of_the_first_repeat():
     first, later = Repeat((result(),)), Repeat((result(counted=replace(COUNTED, flops=None)),))
 
-    assert sharing_flops(first, later).calls[0].counted.flops == 12
-    assert sharing_flops(first, later).calls[0].counted.static_memory == 32
+    assert sharing_first(first, later).calls[0].counted.flops == 12
+    assert sharing_first(first, later).calls[0].counted.static_memory == 32
     other = Repeat((named("other", later.calls[0]),))
-    assert sharing_flops(first, other) == other
+    assert sharing_first(first, other) == other
 
 
 def test_metrics_of_ones_own():
@@ -323,7 +336,11 @@ def test_repeats_that_make_other_calls_are_no_repeats():
     [
         ({"timed": timed(1, 1, tracer="coverage")}, ("invalid", "tracer"), "coverage is active"),
         ({"settled": Settled(90, settled=False, spread=-0.2)}, ("note", "unsettled"), "after 90 warm-up steps"),
-        ({"timed": timed(1, 1, compiles=("f (0/1)",))}, ("note", "recompiled"), "during the timed steps: f (0/1)"),
+        (
+            {"timed": timed(1, 1, compiles=("step 2: f (k == 3)",))},
+            ("note", "recompiled"),
+            "inside timed steps, which",
+        ),
         ({"timed": timed(1, 1, cpu_ns=100, system_ns=40)}, ("note", "system-time"), "40% of CPU time"),
         ({"profiled": profiled(findings=(Finding("invalid", "lost", "gone"),))}, ("invalid", "lost"), "gone"),
     ],
@@ -455,7 +472,7 @@ def test_the_exemplars_of_ranks_are_of_the_same_repeat(tmp_path):
 
 
 def test_a_side_has_every_metric_that_is_judged_with_statistics():
-    compiled = replace(result().compiled, used=True, compile_ns=7)
+    compiled = replace(result().compiled, used=True, cold_ns=7)
     busy = replace(result().profiled, device_busy_ns=(30, 50))
     turns = replace(result().timed, findings=())
     side = SideResult(info(items=2), result().settled, turns, compiled, busy)

@@ -34,6 +34,27 @@ def test_a_machine_that_changed_while_measuring():
     assert message.startswith("the machine's speed changed by 30% during the measurement (reference load). ")
 
 
+def stalled(*steps, **rest):
+    return result(timed=timed(*steps, **rest))
+
+
+def test_a_step_that_stalls_is_told():
+    usual = (1_000_000,) * 39
+    ((code, message),) = found(stalled(*usual, 166_000_000), stalled(*usual, 120_000_000))
+
+    assert code == "stalled"
+    assert message.startswith("a step took 166 times as long as the median step: block_time ")
+
+
+def test_what_is_no_stall():
+    usual = (1_000_000,) * 9
+    # Slow steps now and then; others used the CPU; an interrupt.
+    assert found(stalled(*usual, 49_000_000)) == []
+    assert found(stalled(*usual, 166_000_000, delay_ns=(0,) * 9 + (160_000_000,))) == []
+    assert found(stalled(*((1000,) * 9), 166_000)) == []
+    assert found(stalled(*((1_000_000,) * 9), 2_000_000, delay_ns=(999_999,) * 9 + (0,))) == []
+
+
 def test_each_call_is_told_apart():
     forward, backward = (named(name, around((50,), (60,))) for name in ("forward", "backward"))
     messages = [message for _, message in found(forward, backward, forward)]

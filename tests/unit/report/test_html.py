@@ -291,7 +291,7 @@ def test_how_sure_it_is_stands_at_the_top():
     every = page(
         runs.result("suspect", metrics=[runs.timed(verdict="suspect", evidence="paired", in_every_round=True)])
     )
-    assert "A suspect test also fails if it exceeds its limit in every round, after at least 5 rounds" in every.words
+    assert "A suspect test also fails if it exceeds its limit in every round, after at least 8 rounds" in every.words
     assert "A suspect test also fails" not in shown
     assert (
         "could not be confirmed in paired rounds" in page(runs.result(metrics=[runs.timed(evidence="unpaired")])).words

@@ -68,6 +68,7 @@ def test_the_environment_of_a_worker(monkeypatch):
         "OF_THE_USER": "kept",
         "OMP_NUM_THREADS": "8",
         "PYTHONHASHSEED": "random",
+        "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1",
         "COVERAGE_PROCESS_START": "x",
         "COV_CORE_SOURCE": "x",
         "PYTEST_ADDOPTS": "-x",
@@ -81,6 +82,9 @@ def test_the_environment_of_a_worker(monkeypatch):
     assert found["PYTHONHASHSEED"] == "0"
     assert found["PYTEST_PERFDL_WORKER"] == "1"
     assert int(found["MALLOC_TRIM_THRESHOLD_"]) > 2**30
+    remote = [name for name in found if name.startswith("TORCH") and "REMOTE" in name]
+    assert len(remote) == 5
+    assert {found[name] for name in remote} == {"0"}, "what other machines have compiled"
     assert not {"COVERAGE_PROCESS_START", "COV_CORE_SOURCE", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"} & found.keys()
 
 

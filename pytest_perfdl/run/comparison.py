@@ -113,6 +113,7 @@ def against_side(context: RunContext, measurement: Measurement, confirmation: Co
                 found = pair.judged(found, new, base.record)
             else:
                 found = confirm(found, base.record, new, limits)
+        found = _noted(found, _only_tests(context, measurement, base, checkout))
         return ComparisonResult(found, base.record, base.traces, checkout, commit, base.record, base.rank_traces)
     except SideSkipped as error:
         found = Judgement(measurement.test.item.nodeid, "incomparable", str(error), integrity=new.integrity)
@@ -198,6 +199,8 @@ def _in_pairs(
         # Budgets do not depend on the baseline.
         return ""
     checkout = context.revisions.checkout(commit)
+    if mistake := context.revisions.mistaken(measurement.remote.origins, None, checkout):
+        return mistake
     side = measurement.measure_base(checkout, commit)
     if side is None:
         return f"the test does not exist at the baseline commit {commit[:12]}"
@@ -217,15 +220,25 @@ def _in_pairs(
         base, found = now, standing(new, now, (), limits, stored=False)
     judgement = _Pair(context, measurement, confirmation, checkout, commit, side).judged(found, new, base)
     said = code.note or context.revisions.not_as_recorded(stored, side.origins, checkout)
-    odd = [said] if said else []
+    odd = [*([said] if said else []), *_only_tests(context, measurement, side, checkout)]
     if stored.key.slug != new.key.slug and base is now:
         odd.append(
             f"there is no baseline for machine ID {new.key.slug}, so the test is compared with the commit of the "
             f"baseline for machine ID {stored.key.slug}"
         )
-    notes = tuple(Finding("note", "pair", text) for text in odd)
-    judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
+    judgement = _noted(judgement, odd)
     return ComparisonResult(judgement, base, checkout=checkout, commit=commit, now=now, rank_traces=side.rank_traces)
+
+
+def _only_tests(context: RunContext, measurement: Measurement, side: BaseSide, checkout: Checkout) -> list[str]:
+    """Lines about sides that loaded none of the repository's code but tests."""
+    sides = ((side.origins, checkout), (measurement.remote.origins, None))
+    return [said for origins, code in sides if (said := context.revisions.only_tests(origins, code))]
+
+
+def _noted(judgement: Judgement, texts: Sequence[str]) -> Judgement:
+    notes = tuple(Finding("note", "pair", text) for text in texts)
+    return replace(judgement, integrity=(*judgement.integrity, *notes))
 
 
 def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: bool) -> Judgement:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from pytest_perfdl.model.record import SHORT_HASH, Code
 from pytest_perfdl.model.record_json import PATH
@@ -163,6 +164,17 @@ def from_an_index(module: str) -> bool:
     """Whether a top-level module was installed from a package index, rather than from a folder or a file (PEP 610)."""
     names = _distributions().get(module, ())
     return bool(names) and all(importlib.metadata.distribution(name).read_text(_ORIGIN) is None for name in names)
+
+
+def modules_from(folder: Path) -> set[str]:
+    """Top-level names of the modules of distributions that were installed from a folder or below it (PEP 610)."""
+    found = set()
+    for each in importlib.metadata.distributions():
+        place = (each.read_text(_ORIGIN) or "").partition('"file://')[2].partition('"')[0]
+        if place and Path(unquote(place)).is_relative_to(folder):
+            # What is beside the modules (metadata, scripts) is no identifier.
+            found |= {file.parts[0].partition(".")[0] for file in each.files or ()}
+    return set(filter(str.isidentifier, found))
 
 
 _ORIGIN = "direct_url.json"

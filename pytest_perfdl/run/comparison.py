@@ -113,7 +113,7 @@ def against_side(context: RunContext, measurement: Measurement, confirmation: Co
                 found = pair.judged(found, new, base.record)
             else:
                 found = confirm(found, base.record, new, limits)
-        found = _noted(found, _only_tests(context, measurement, base, checkout))
+        found = _noted(found, _doubts(context, measurement, base, checkout))
         return ComparisonResult(found, base.record, base.traces, checkout, commit, base.record, base.rank_traces)
     except SideSkipped as error:
         found = Judgement(measurement.test.item.nodeid, "incomparable", str(error), integrity=new.integrity)
@@ -206,7 +206,8 @@ def _in_pairs(
         return f"the test does not exist at the baseline commit {commit[:12]}"
     now = side.record
     if other := not_reproduced(stored, now):
-        ignored = context.revisions.ignored(measurement.remote.origins)
+        origins = measurement.remote.origins
+        ignored = context.revisions.ignored(() if origins is None else origins.files)
         named = f" (the test uses {some(ignored)}, ignored by git)" if ignored else ""
         raise SideError(
             f"counts measured at the baseline commit {commit[:12]} differ from the recorded counts ({other}), "
@@ -220,7 +221,7 @@ def _in_pairs(
         base, found = now, standing(new, now, (), limits, stored=False)
     judgement = _Pair(context, measurement, confirmation, checkout, commit, side).judged(found, new, base)
     said = code.note or context.revisions.not_as_recorded(stored, side.origins, checkout)
-    odd = [*([said] if said else []), *_only_tests(context, measurement, side, checkout)]
+    odd = [*([said] if said else []), *_doubts(context, measurement, side, checkout)]
     if stored.key.slug != new.key.slug and base is now:
         odd.append(
             f"there is no baseline for machine ID {new.key.slug}, so the test is compared with the commit of the "
@@ -230,10 +231,15 @@ def _in_pairs(
     return ComparisonResult(judgement, base, checkout=checkout, commit=commit, now=now, rank_traces=side.rank_traces)
 
 
-def _only_tests(context: RunContext, measurement: Measurement, side: BaseSide, checkout: Checkout) -> list[str]:
-    """Lines about sides that loaded none of the repository's code but tests."""
-    sides = ((side.origins, checkout), (measurement.remote.origins, None))
-    return [said for origins, code in sides if (said := context.revisions.only_tests(origins, code))]
+def _doubts(context: RunContext, measurement: Measurement, side: BaseSide, checkout: Checkout) -> list[str]:
+    """Lines about sides that may not have run what they should: each in its own code."""
+    revisions, head = context.revisions, measurement.remote.origins
+    lines = (
+        revisions.only_tests(side.origins, checkout),
+        revisions.only_tests(head, None),
+        revisions.maybe_one_sided(head, side.origins, checkout),
+    )
+    return list(filter(None, lines))
 
 
 def _noted(judgement: Judgement, texts: Sequence[str]) -> Judgement:

@@ -142,8 +142,7 @@ class Processes:
             foreign=foreign,
             names=names,
             deeper=deeper,
-            # What is recorded says whether its list of files is complete.
-            watch=first and not settings.compares_sides,
+            watch=first,
             side=side,
             inject=settings.inject if checkout is None and not side.startswith("base") else 0.0,
             attribute=attribute,

@@ -9,14 +9,14 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from pytest_perfdl.baseline.code import contents, from_an_index, measured_code, tracked
+from pytest_perfdl.baseline.code import contents, from_an_index, measured_code, modules_from, tracked
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.recorded_commit import BaselineCode, few, pair_of
 from pytest_perfdl.baseline.same import difference
@@ -47,6 +47,11 @@ _MOST_NAMED = 4
 """Files that a command names; it adds all where there are more."""
 _COMPILED = frozenset((".so", ".pyd", ".dylib"))
 """Suffixes of libraries and compiled modules."""
+_SOURCES = (
+    *("*.c", "*.cc", "*.cpp", "*.cu", "*.cuh", "*.cxx", "*.f90", "*.h", "*.hip", "*.hpp", "*.mm", "*.pxd", "*.pyx"),
+    "*.rs",
+)
+"""What compiled modules are built from, as git matches it at any depth."""
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 """What pip finds in a folder that it can install."""
 NOTED_SECONDS = 5.0
@@ -82,8 +87,8 @@ class Revisions:
         """Commits that several tests of the session can share, see `code_of`."""
         self._roots: dict[Path, Mapping[str, tuple[str, ...]]] = {}
         """By folder of a side, where its code can be imported from, see `import_roots`."""
-        self._differ: dict[tuple[Path, Path, tuple[Path, ...]], bool] = {}
-        """Whether packages differ between the folders of two sides."""
+        self._differ: dict[tuple[Path, tuple[str, ...]], bool] = {}
+        """Whether files differ between the working tree and a checkout."""
         self._cleaning = contextlib.ExitStack()
 
     # Which code was measured
@@ -179,7 +184,15 @@ class Revisions:
         if installed is None and (compared := checkout or against) is not None:
             # Deeper in the tree may be stubs and copies of other projects, which nobody means to run or changes.
             installed = self._copied(loaded, checkout)
-            installed = installed if installed is not None and self._differs(installed, compared, checkout) else None
+            own = compared.working_tree if checkout is None else checkout.root
+            places = () if installed is None else (str(place.relative_to(own)) for place in installed.packages)
+            installed = installed if self._differs(compared, *places) else None
+            if (built := self._built_once(loaded)) and self._differs(compared, *_SOURCES):
+                return (
+                    f"both sides load {some(built)}, built once, but the sources of compiled code differ between the "
+                    "sides: build it in place on each side (python setup.py build_ext --inplace, also as "
+                    "perf_against_setup)"
+                )
         if installed is None:
             return ""
         return (
@@ -208,20 +221,33 @@ class Revisions:
         """
         if head is None or self.top is None or not checkout.is_other_code:
             return ""
-        borrowed = {*base.borrowed}
-        ours = [name for name in self.ignored(head) if name not in borrowed and not _is_there(checkout.root, name)]
-        if ours:
+        if ours := self._lacking(head.files, base, checkout):
             return (
                 f"the current side used {some(ours)}, which git ignores and the baseline commit's checkout lacks, so "
                 "the sides differ by more than their commits: make it there too with perf_against_setup, or delete it"
             )
-        theirs = [name for name in self.ignored(base, checkout) if not _is_there(self.top, name)]
+        theirs = [name for name in self.ignored(base.files, checkout) if not _is_there(self.top, name)]
         if theirs:
             return (
                 f"the baseline side used {some(theirs)}, which git ignores and the working tree lacks, so the sides "
                 "differ by more than their commits: make it in the working tree too, as perf_against_setup does"
             )
         return ""
+
+    def maybe_one_sided(self, head: Origins | None, base: Origins, checkout: Checkout) -> str:
+        """A line about files as of `one_sided` that were opened by nobody knows whom; empty if there are none."""
+        found = [] if head is None or not checkout.is_other_code else self._lacking(head.unnoted or (), base, checkout)
+        return (
+            f"compiled code or another process opened {some(found)} while the current side ran, which git ignores and "
+            "the baseline commit's checkout lacks: if the test uses it, make it there too with perf_against_setup"
+            if found
+            else ""
+        )
+
+    def _lacking(self, used: Iterable[str], base: Origins, checkout: Checkout) -> list[str]:
+        """Those of the working tree's files that git ignores and the other side neither has nor used from here."""
+        borrowed = {*base.borrowed}
+        return [name for name in self.ignored(used) if name not in borrowed and not _is_there(checkout.root, name)]
 
     def is_same(self, test: PerfTest, base: Record | None, info: CallInfo) -> bool:
         """Whether a test need not be measured: `--perf-skip-same`, and same code and environment as its baseline."""
@@ -248,16 +274,16 @@ class Revisions:
             else ""
         )
 
-    def ignored(self, loaded: Origins | None, checkout: Checkout | None = None) -> list[str]:
-        """Files of a side that its test loaded or read although git ignores them, without caches and metadata."""
-        if self.top is None or loaded is None:
+    def ignored(self, used: Iterable[str], checkout: Checkout | None = None) -> list[str]:
+        """Those of a side's files that git ignores, without caches and metadata."""
+        if self.top is None:
             return []
         root = self.top if checkout is None else checkout.root
         places = (self._config.rootpath / folder for folder in self._left_out)
         without = [place if checkout is None else Path(checkout.path(place)) for place in places]
         # What this run wrote was not there before; a checkout is made in it.
         since = self._began if checkout is None else None
-        found = measured_code(root, loaded.files, (), without=without, since_ns=since).code.ignored
+        found = measured_code(root, used, (), without=without, since_ns=since).code.ignored
         return [name for name in found if not _is_by_the_way(root, name)]
 
     def names(self, checkout: Checkout | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -265,8 +291,8 @@ class Revisions:
         if self.top is None:
             return (), ()
         names = code_names(self.import_folders(checkout))
-        deeper = self._import_roots(self.top if checkout is None else checkout.root)
-        return names, tuple(sorted(deeper.keys() - set(names)))
+        deeper = {*self._import_roots(self.top if checkout is None else checkout.root), *self._installed}
+        return names, tuple(sorted(deeper.difference(names)))
 
     def import_folders(self, checkout: Checkout | None) -> list[Path]:
         """Where a side's code is imported from: the top, `src`, and what the ini's `pythonpath` names there."""
@@ -296,15 +322,25 @@ class Revisions:
             self._roots[root] = import_roots(tracked(root))
         return self._roots[root]
 
-    def _differs(self, found: Elsewhere, compared: Checkout, checkout: Checkout | None) -> bool:
-        """Whether packages of the repository are not the same on both sides."""
-        own = compared.working_tree if checkout is None else checkout.root
-        places = tuple(sorted(compared.working_tree / place.relative_to(own) for place in found.packages))
-        commit = commit_of(compared.root, "HEAD")
-        key = compared.working_tree, compared.root, places
+    @cached_property
+    def _installed(self) -> set[str]:
+        """Top-level names of the modules that were installed from the repository."""
+        return set() if self.top is None else modules_from(self.top)
+
+    def _built_once(self, loaded: Origins) -> list[str]:
+        """Files of compiled modules of the repository that lie outside of it, where one build serves both sides."""
+        own = {name.partition(".")[0] for name in loaded.own} | self._installed
+        return [file for name, file in loaded.outside if _is_compiled(file) and name.partition(".")[0] in own]
+
+    def _differs(self, compared: Checkout, *paths: str) -> bool:
+        """Whether some files of the repository are not the same on both sides; paths are from the top."""
+        if not paths or not compared.is_other_code:
+            return False
+        key = compared.root, paths
         if key not in self._differ:
-            same = commit and git(compared.working_tree, "diff", "--quiet", commit, "--", *map(str, places)) is not None
-            self._differ[key] = compared.is_other_code and not same
+            commit = commit_of(compared.root, "HEAD")
+            same = commit and git(compared.working_tree, "diff", "--quiet", commit, "--", *paths) is not None
+            self._differ[key] = not same
         return self._differ[key]
 
     def _way_out(self, installed: Elsewhere | None, checkout: Checkout | None) -> str:

@@ -142,8 +142,8 @@ class Origins:
     borrowed: tuple[str, ...] = ()
     """Files in the other side's folder that were loaded or read, by their paths from there."""
     unnoted: tuple[str, ...] | None = None
-    """Files in the job's own folder that were opened, by this process or another one, and are not among `files`;
-    `None` if that is unknown."""
+    """Files in the job's own folder that were opened, by this process or another one, and are not among `files`, and
+    modules that are neither there nor installed, by their full paths; `None` if that is unknown."""
     packages: tuple[str, ...] = ()
     """Top-level names of the modules that were loaded from outside it, without the standard library's."""
     prefix: str = ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import sysconfig
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from pytest_perfdl.workers.checkout import is_installed
 from pytest_perfdl.workers.files_read import Reads
 from pytest_perfdl.workers.messages import Origins
+from pytest_perfdl.workers.observed_imports import is_installed as is_library
 
 NOT_MEASURED = frozenset(
     ("benchmarks", "build", "conftest", "dist", "docs", "examples", "pytest_perfdl", "setup", "test", "tests")
@@ -52,7 +54,7 @@ def import_roots(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """
     modules = [PurePosixPath(file) for file in files if file.endswith(".py")]
     packages = {path.parent for path in modules if path.name == "__init__.py"}
-    known = NOT_MEASURED | sys.stdlib_module_names
+    known = {"conftest", "pytest_perfdl", "setup", *sys.stdlib_module_names}
     found: dict[str, set[str]] = defaultdict(set)
     for path in modules:
         for inside in (path, *path.parents[:-1]):
@@ -86,7 +88,7 @@ def origins(
     inward = sorted(places, key=len, reverse=True)
     found: dict[str, list[str]] = {own: [], foreign: []}
     used: dict[str, set[str]] = {own: set(), foreign: set()}
-    outside, packages, wanted = [], set(), frozenset(names)
+    outside, packages, loose, wanted = [], set(), set(), frozenset(names)
     for name, place in loaded:
         top = name.partition(".")[0]
         folder = _home(place, inward)
@@ -97,6 +99,8 @@ def origins(
             continue
         if top not in sys.stdlib_module_names:
             packages.add(top)
+            if not _has_version(name, place):
+                loose.add(place)
         if top in wanted:
             outside.append((name, place))
     for place in map(os.path.realpath, read):
@@ -113,7 +117,7 @@ def origins(
         outside=tuple(outside),
         files=files,
         borrowed=_below(foreign, used[foreign]) if foreign else (),
-        unnoted=None if unnoted is None else tuple(sorted(set(_below(own, unnoted)).difference(files))),
+        unnoted=None if unnoted is None else (*sorted(set(_below(own, unnoted)).difference(files)), *sorted(loose)),
         packages=tuple(sorted(packages)),
         prefix=sys.prefix,
     )
@@ -158,6 +162,15 @@ def _is_of_another_worktree(place: str, top: str) -> bool:
     except OSError:
         pass
     return _is_of_another_worktree(os.path.dirname(place), top)  # noqa: PTH120 - called often
+
+
+def _has_version(name: str, place: str) -> bool:
+    """Whether a module from outside changes only with a version of something: a distribution, or Python."""
+    # The system's Python may keep its `sitecustomize` in /etc.
+    if is_library(place) or name in ("__main__", "__mp_main__", "sitecustomize"):
+        return True
+    library = (os.path.realpath(sysconfig.get_path(each)) for each in ("stdlib", "platstdlib"))
+    return place.startswith(tuple(f"{each}{os.sep}" for each in library))
 
 
 def _below(folder: str, places: Iterable[str]) -> tuple[str, ...]:

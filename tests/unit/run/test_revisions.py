@@ -1,8 +1,10 @@
 """Whose code a side ran, and where it is imported from: folders elsewhere are shared by both sides, and rightly so."""
 
+import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -172,7 +174,14 @@ def test_what_says_nothing_about_the_code(tmp_path):
     sides = Sides(tmp_path, {"demo/__init__.py": ""}, ignored="\n".join(names))
     sides.write(sides.top, dict.fromkeys((*names, "cache/CACHEDIR.TAG"), ""))
     sides.revisions._began = time.time_ns()
-    assert sides.revisions.ignored(sides.loaded(files=names)) == ["notes.txt"]
+    assert sides.revisions.ignored(names) == ["notes.txt"]
+    # An editor may have opened it, so it is no proof.
+    found = sides.loaded(unnoted=names), sides.loaded()
+    assert not sides.revisions.one_sided(*found, sides.checkout)
+    assert sides.revisions.maybe_one_sided(*found, sides.checkout).startswith(
+        "compiled code or another process opened notes.txt while the current side ran, which git ignores and"
+    )
+    assert not sides.revisions.maybe_one_sided(sides.loaded(), sides.loaded(unnoted=names), sides.checkout)
 
 
 @pytest.mark.parametrize(
@@ -191,3 +200,24 @@ def test_only_tests_were_loaded(tmp_path, files, loaded, said):
     found = sides.loaded(files=loaded)
     assert sides.revisions.only_tests(found, None) == (f"the current {text}" if said else "")
     assert sides.revisions.only_tests(found, sides.checkout) == (f"the baseline {text}" if said else "")
+
+
+@pytest.mark.parametrize("module", ["demo._C", "demo_cuda"])
+@pytest.mark.parametrize(("changed", "said"), [("csrc/deep/kernel.cu", True), ("demo/__init__.py", False)])
+def test_a_compiled_module_that_was_installed_once(tmp_path, monkeypatch, module, changed, said):
+    """As after `pip install .`: each side's Python code loads the same library."""
+    files = {"demo/__init__.py": "1", "csrc/deep/kernel.cu": "1"}
+    sides = Sides(tmp_path, files, head={changed: "2"})
+    library = sides.site / f"{module.replace('.', '/')}.cpython-311-x86_64-linux-gnu.so"
+    package = sides.site / "demo-1.0.dist-info"
+    url = json.dumps({"dir_info": {}, "url": f"file://{sides.top}/csrc"})
+    metadata = {"METADATA": "Name: demo\nVersion: 1.0\n", "direct_url.json": url, "RECORD": "demo_cuda.so,,\n"}
+    sides.write(package, metadata)
+    monkeypatch.syspath_prepend(str(sides.site))
+    assert {"demo", "demo_cuda"} <= {name for names in sides.revisions.names(None) for name in names}
+    found = replace(sides.loaded(outside=((module, str(library)),)), own=("demo",))
+    text = sides.revisions.mistaken(found, None, sides.checkout)
+    assert text == sides.revisions.mistaken(found, sides.checkout)
+    assert text.startswith(f"both sides load {library}, built once, but the sources of compiled code differ") == said
+    assert bool(text) == said
+    assert not sides.mistaken(outside=(("numpy.core", str(sides.site / "numpy/core.so")),)), "another project's"

@@ -1,10 +1,12 @@
 """Whether a side ran the repository's code from its own folder."""
 
 import sys
+import sysconfig
 import types
 
 import pytest
 
+from pytest_perfdl.baseline.code import measured_code
 from pytest_perfdl.workers.messages import Origins
 from pytest_perfdl.workers.origins import code_names, elsewhere, import_roots, origins
 
@@ -106,9 +108,9 @@ def test_a_compiled_extension_says_nothing(tree):
         # A namespace package has no `__init__.py`: what is on the import path is open.
         (("p/ops/core.py",), {"core": ("p/ops",), "ops": ("p",), "p": (".",)}),
         (("a/same.py", "b/same.py"), {"same": ("a", "b"), "a": (".",), "b": (".",)}),
-        (("README.md", "json.py", "tests/conftest.py", "not-a-name.py", "csrc/a.cpp"), {}),
+        (("README.md", "json.py", "tests/conftest.py", "not-a-name.py", "csrc/a.cpp"), {"tests": (".",)}),
     ],
-    ids=["deep", "deeper", "inner packages", "module", "namespace", "twice", "none"],
+    ids=["deep", "deeper", "inner packages", "module", "namespace", "twice", "others"],
 )
 def test_where_code_can_be_imported_from(files, roots):
     assert import_roots(files) == roots
@@ -157,3 +159,16 @@ def test_what_was_read_is_said_by_side(tree, tmp_path, load):
     found = origins(str(tree), "", (), "", reads)
     assert (found.files, found.borrowed, found.unnoted) == (("b.txt",), (), ("a.txt",))
     assert origins(str(tree), "", (), "").unnoted is None
+
+
+def test_modules_without_a_version_leave_the_record_incomplete(tree, tmp_path, load):
+    """A sibling project on PYTHONPATH, or installed editable: its version stays when its code changes."""
+    loose = tmp_path / "sibling/other/__init__.py"
+    files = {"other": loose, "numpy": tmp_path / "site-packages/numpy/__init__.py", "demo": tree / "src/demo/core.py"}
+    load({**files, "_sysconfigdata_x": f"{sysconfig.get_path('stdlib')}/_sysconfigdata_x.py", "json": "/elsewhere.py"})
+    reads = types.SimpleNamespace(files=set, unnoted=set)
+    found = origins(str(tree), "", (), "", reads)
+    assert (found.unnoted, found.packages) == ((str(loose),), ("_sysconfigdata_x", "numpy", "other"))
+    assert measured_code(tree, found.files, (), unnoted=found.unnoted).code.left_out == 1
+    reads = types.SimpleNamespace(files=set, unnoted=lambda: None)
+    assert origins(str(tree), "", (), "", reads).unnoted is None

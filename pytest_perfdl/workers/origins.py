@@ -6,7 +6,6 @@ from elsewhere (an installed copy, another clone) would be the same on both side
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import sysconfig
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
-from pytest_perfdl.workers.checkout import is_installed
+from pytest_perfdl.workers.checkout import is_own
 from pytest_perfdl.workers.files_read import Reads
 from pytest_perfdl.workers.messages import Origins
 from pytest_perfdl.workers.observed_imports import is_installed as is_library
@@ -145,23 +144,7 @@ def _loaded() -> list[tuple[str, str]]:
 def _home(place: str, folders: Sequence[str]) -> str | None:
     """The first of some folders that a file is code of: below it, not installed there, and of no other worktree."""
     folder = next((folder for folder in folders if place.startswith(folder.rstrip(os.sep) + os.sep)), None)
-    if folder is None or is_installed(Path(place), Path(folder)):
-        return None
-    return None if _is_of_another_worktree(os.path.dirname(place), folder) else folder  # noqa: PTH120 - called often
-
-
-@functools.cache
-def _is_of_another_worktree(place: str, top: str) -> bool:
-    """Whether a folder below a worktree's top is in another one that lies there (`git worktree add .worktrees/new`)."""
-    if place == top:
-        return False
-    try:
-        # The file of a submodule names ".git/modules/...".
-        if "/worktrees/" in Path(place, ".git").read_text("utf-8", "replace"):
-            return True
-    except OSError:
-        pass
-    return _is_of_another_worktree(os.path.dirname(place), top)  # noqa: PTH120 - called often
+    return folder if folder is not None and is_own(Path(place), Path(folder)) else None
 
 
 def _has_version(name: str, place: str) -> bool:

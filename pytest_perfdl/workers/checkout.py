@@ -128,8 +128,13 @@ class Checkout:
 
 
 def is_own(path: Path, tree: Path) -> bool:
-    """Whether a path below a worktree's top belongs to its code: to no environment or other worktree that is there."""
-    return not is_installed(path, tree) and not is_of_another_worktree(str(path), str(tree))
+    """Whether a path below a worktree's top belongs to its code, rather than to what lies there besides.
+
+    That is git's folder, an environment, or another worktree.
+    """
+    if path.relative_to(tree).parts[:1] == (".git",) or is_installed(path, tree):
+        return False
+    return not is_of_another_worktree(str(path), str(tree))
 
 
 def is_installed(path: Path, tree: Path) -> bool:

@@ -262,6 +262,8 @@ def test_another_worktree_within_the_tree_has_no_place_in_a_checkout(tmp_path, m
     assert checkout.path(tree / "src") == str(base / "src")
     monkeypatch.setattr(sys, "path", [str(other / "src"), str(tree / "src")])
     assert checkout.import_path() == [str(other / "src"), str(base / "src")]
+    # Beside a checkout lies what it builds.
+    assert checkout.path(tree / ".git/perfdl/torch_extensions") == str(tree / ".git/perfdl/torch_extensions")
     # A checkout may itself be such a worktree.
     inner = Checkout(other, base)
     assert inner.path(other / "src") == str(base / "src")

@@ -149,7 +149,8 @@ def test_what_was_read_is_said_by_side(tree, tmp_path, load):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text("some")
     (base / ".git").write_text(f"gitdir: {tree}/.git/worktrees/checkout\n")
-    paths = {str(tree / "b.txt"), str(base / "a.txt"), str(tmp_path / "gone.txt")}
+    (tree / ".git/perfdl/w.so").write_text("built for the checkout")
+    paths = {str(tree / "b.txt"), str(tree / ".git/perfdl/w.so"), str(base / "a.txt"), str(tmp_path / "gone.txt")}
     unnoted = {str(base / "c.txt"), str(base / "a.txt"), str(tree / "a.txt")}
     reads = types.SimpleNamespace(files=lambda: paths, unnoted=lambda: unnoted)
     found = origins(str(base), str(tree), (), "", reads)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from pytest_perfdl.model.record import SHORT_HASH, Code
 from pytest_perfdl.model.record_json import PATH
@@ -25,6 +26,8 @@ MOST_BYTES = 2**28
 """Most that is hashed of files that git does not know yet, or that changed since it did: about a second's work."""
 _IGNORED = 100
 """Ignored files that a baseline names."""
+_MOST_UNNOTED = 20
+"""Files that were opened without being noted, as many as may be taken for the test's."""
 MODULE = (".py", ".pyi", ".so", ".pyd", ".ini", ".toml", ".cfg")
 """Ends of names of what is code rather than data."""
 
@@ -46,6 +49,7 @@ def measured_code(
     imported: Iterable[str],
     *,
     without: Iterable[Path] = (),
+    unnoted: Iterable[str] | None = (),
     commit: str | None = None,
     since_ns: int | None = None,
 ) -> MeasuredCode:
@@ -61,15 +65,25 @@ def measured_code(
         Top-level names of the modules from outside the repository.
     without
         Folders of which nothing counts: baselines, reports.
+    unnoted
+        Paths of files that were opened, by whomever, and are not among `names`; `None` if that is unknown. A few that
+        git knows are taken for the test's.
     commit, since_ns
         The commit that was checked out when the run began, and when that was (`time.time_ns`): what changed later is
         named. A file whose state changed, but whose content is that commit's, was only touched.
     """
     elsewhere = tuple(f"{place}/" for place in inside(top, top, map(str, without)))
-    seen = sorted({name for name in names if _is_code(name) and not name.startswith(elsewhere)}, key=_order)
-    named = [name for name in seen if re.search(PATH, name) and name.isprintable()][:MOST_FILES]
     index = _index(top)
     links = [name for name, (mode, *_) in index.items() if mode == SUBMODULE]
+    used, opened = ({each for each in given if _is_code(each)} for given in (names, unnoted or ()))
+    used, opened = ({each for each in given if not each.startswith(elsewhere)} for given in (used, opened))
+    if since_ns is not None:
+        opened = {name for name in opened if name in index or _state_ns(top / name) <= since_ns}
+    known_to_git = {name for name in opened if name in index or name.startswith(tuple(f"{link}/" for link in links))}
+    # Whoever opens more looks through the folder: an editor, a search.
+    used |= known_to_git if len(known_to_git - used) <= _MOST_UNNOTED else set()
+    seen = sorted(used, key=_order)
+    named = [name for name in seen if re.search(PATH, name) and name.isprintable()][:MOST_FILES]
     below = {link for link in links if any(name.startswith(f"{link}/") for name in named)}
     heads = {
         link: _head(top / link, [name[len(link) + 1 :] for name in named if name.startswith(f"{link}/")])
@@ -91,7 +105,7 @@ def measured_code(
         name for name in sorted(fresh) if name in files and before.get(name, "")[:SHORT_HASH] != files[name]
     )
     missing = [name for name in (*below, *known, *unknown) if name not in files]
-    left_out = len(seen) - len(named) + len(missing) + len(ignored[_IGNORED:])
+    left_out = len(seen) - len(named) + len(missing) + len(ignored[_IGNORED:]) + len(opened - used) + (unnoted is None)
     code = Code(dict(sorted(files.items())), packages(imported), tuple(ignored[:_IGNORED]), left_out)
     return MeasuredCode(code, tuple(unknown), changed)
 
@@ -118,6 +132,11 @@ def present(top: Path, names: Collection[str]) -> dict[str, str]:
     return dict(measured_code(top, names, ()).code.files)
 
 
+def tracked(top: Path) -> list[str]:
+    """Files that git has in its index, by their paths from the top."""
+    return list(_index(top))
+
+
 def contents(top: Path, commit: str, names: Collection[str]) -> dict[str, str]:
     """Files of a commit: name -> full hash of the content, of a submodule its commit; without those that it lacks."""
     found = {}
@@ -141,6 +160,26 @@ def installed(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def from_an_index(module: str) -> bool:
+    """Whether a top-level module was installed from a package index, rather than from a folder or a file (PEP 610)."""
+    names = _distributions().get(module, ())
+    return bool(names) and all(importlib.metadata.distribution(name).read_text(_ORIGIN) is None for name in names)
+
+
+def modules_from(folder: Path) -> set[str]:
+    """Top-level names of the modules of distributions that were installed from a folder or below it (PEP 610)."""
+    found = set()
+    for each in importlib.metadata.distributions():
+        place = (each.read_text(_ORIGIN) or "").partition('"file://')[2].partition('"')[0]
+        if place and Path(unquote(place)).is_relative_to(folder):
+            # What is beside the modules (metadata, scripts) is no identifier.
+            found |= {file.parts[0].partition(".")[0] for file in each.files or ()}
+    return set(filter(str.isidentifier, found))
+
+
+_ORIGIN = "direct_url.json"
 
 
 @functools.cache
@@ -183,9 +222,12 @@ def _head(submodule: Path, names: Iterable[str]) -> str | None:
 def _is_code(name: str) -> bool:
     """Whether a file counts: it is not git's own, and not made by Python."""
     *folders, last = name.split("/")
-    return folders[:1] != [".git"] and not _MADE_FOLDERS.intersection(folders) and not last.endswith(_MADE_FILES)
+    made = not _MADE_FOLDERS.isdisjoint(folders) or last.endswith(_MADE_FILES)
+    return not made and ".git" not in folders and last not in _OF_GIT
 
 
+_OF_GIT = frozenset((".git", ".gitattributes", ".gitignore", ".gitmodules"))
+"""Files that git reads: of no use to a test, and opened by git's commands."""
 _MADE_FOLDERS = {pattern.removesuffix("/**") for pattern in MADE_BY_PYTHON if pattern.endswith("/**")}
 _MADE_FILES = tuple(pattern.removeprefix("*") for pattern in MADE_BY_PYTHON if pattern.startswith("*"))
 

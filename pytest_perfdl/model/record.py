@@ -170,7 +170,8 @@ class Code:
     ignored: tuple[str, ...] = ()
     """Files in the repository that it loaded or read and that git ignores; no commit has them."""
     left_out: int = 0
-    """Number of further files: too many, too large, or with a name that is not valid text."""
+    """Number of further files: too many, too large, with a name that is not valid text, or opened by somebody while the
+    test ran; one more if it is unknown whether there are others."""
 
     @property
     def is_complete(self) -> bool:

@@ -117,6 +117,7 @@ def against_side(context: RunContext, measurement: Measurement, confirmation: Co
                 found = pair.judged(found, new, base.record)
             else:
                 found = confirm(found, base.record, new, limits)
+        found = _noted(found, _doubts(context, measurement, base, checkout))
         return ComparisonResult(found, base.record, base.traces, checkout, commit, base.record, base.rank_traces)
     except SideSkipped as error:
         found = Judgement(measurement.test.item.nodeid, "incomparable", str(error), integrity=new.integrity)
@@ -202,6 +203,8 @@ def _in_pairs(
         # Budgets do not depend on the baseline.
         return ""
     checkout = context.revisions.checkout(commit)
+    if mistake := context.revisions.mistaken(measurement.remote.origins, None, checkout):
+        return mistake
     side = measurement.measure_base(checkout, commit)
     if side is None:
         return f"the test does not exist at the baseline commit {commit[:12]}"
@@ -212,7 +215,8 @@ def _in_pairs(
         side = measurement.measure_base(checkout, commit) or side
     now = side.record
     if other := not_reproduced(stored, now):
-        ignored = context.revisions.ignored(measurement.remote.origins)
+        origins = measurement.remote.origins
+        ignored = context.revisions.ignored(() if origins is None else origins.files)
         named = f" (the test uses {some(ignored)}, ignored by git)" if ignored else ""
         compiled = any(each.code == RECOMPILED for each in (*stored.integrity, *now.integrity))
         uneven = any(len(set(call.op_counts)) > 1 for record in (stored, now) for call in record.calls)
@@ -233,15 +237,30 @@ def _in_pairs(
         base, found = now, standing(new, now, (), limits, stored=False)
     judgement = _Pair(context, measurement, confirmation, checkout, commit, side).judged(found, new, base)
     said = code.note or context.revisions.not_as_recorded(stored, side.origins, checkout)
-    odd = [said] if said else []
+    odd = [*([said] if said else []), *_doubts(context, measurement, side, checkout)]
     if stored.key.slug != new.key.slug and base is now:
         odd.append(
             f"there is no baseline for machine ID {new.key.slug}, so the test is compared with the commit of the "
             f"baseline for machine ID {stored.key.slug}"
         )
-    notes = tuple(Finding("note", "pair", text) for text in odd)
-    judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
+    judgement = _noted(judgement, odd)
     return ComparisonResult(judgement, base, checkout=checkout, commit=commit, now=now, rank_traces=side.rank_traces)
+
+
+def _doubts(context: RunContext, measurement: Measurement, side: BaseSide, checkout: Checkout) -> list[str]:
+    """Lines about sides that may not have run what they should: each in its own code."""
+    revisions, head = context.revisions, measurement.remote.origins
+    lines = (
+        revisions.only_tests(side.origins, checkout),
+        revisions.only_tests(head, None),
+        revisions.maybe_one_sided(head, side.origins, checkout),
+    )
+    return list(filter(None, lines))
+
+
+def _noted(judgement: Judgement, texts: Sequence[str]) -> Judgement:
+    notes = tuple(Finding("note", "pair", text) for text in texts)
+    return replace(judgement, integrity=(*judgement.integrity, *notes))
 
 
 def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: bool) -> Judgement:

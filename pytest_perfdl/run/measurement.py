@@ -353,8 +353,11 @@ class Measurement:
         if not remote.results or remote.origins is None:
             raise SideError(f"the test makes no perf(...) call {where}", invalid=False)
         for origins, code in ((remote.origins, checkout), (self.remote.origins, None)):
-            if mistake := context.revisions.mistaken(origins, code):
+            if mistake := context.revisions.mistaken(origins, code, checkout):
                 raise SideError(mistake, invalid=True)
+        if differ := context.revisions.one_sided(self.remote.origins, remote.origins, checkout):
+            # With a baseline, stored repeats are compared.
+            raise SideError(differ, invalid=context.settings.compares_sides)
         repeats = [_repeat(remote, 0.0)]
         record = self._assembled(repeats, no_flops, commit=commit, test_hash=remote.origins.test_hash)
         return BaseSide(record, remote.origins, remote.shown, exemplars(repeats), rank_exemplars(repeats))

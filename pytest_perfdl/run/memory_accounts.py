@@ -136,7 +136,7 @@ def _account(context: RunContext, test: PerfTest, side: RoundSide, call: str, *,
         raise SideError("the process that records allocations did not finish in time", invalid=False) from None
     except WorkerDied as error:
         raise SideError(str(error), invalid=False) from None
-    if mistake := context.revisions.mistaken(remote.origins, side.checkout):
+    if mistake := context.revisions.mistaken(remote.origins, side.checkout, side.against):
         raise SideError(mistake, invalid=False)
     if text := failure(remote, context.config):
         what = f"the test failed on the {side.label} side while recording allocations"

@@ -283,7 +283,9 @@ class Rounds:
             said = f"the test failed on the {side.label} side in paired round {number}: {last_error(text)}"
             raise SideError(f"{said}\n{text}", invalid=False)
         # The two alternatives of a `perf.compare` share their code.
-        if not side.variant and (mistake := self._context.revisions.mistaken(remote.origins, side.checkout)):
+        if side.variant:
+            return
+        if mistake := self._context.revisions.mistaken(remote.origins, side.checkout, side.against):
             raise SideError(mistake, invalid=True)
 
 

@@ -24,7 +24,6 @@ from pytest_perfdl.workers.forks import ForkParent, Forks, common
 from pytest_perfdl.workers.job import Job
 from pytest_perfdl.workers.messages import Shown, WorkerJob
 from pytest_perfdl.workers.options import plugin_packages, worker_options
-from pytest_perfdl.workers.origins import code_names
 from pytest_perfdl.workers.process import AnyWorker, Worker
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
@@ -147,6 +146,7 @@ class Processes:
         elif against is not None:
             own, foreign = str(against.working_tree), str(against.root) if against.is_other_code else ""
         caches = self._caches_of(test, checkout, cold=cold)
+        names, deeper = self._revisions.names(checkout)
         job = WorkerJob(
             options=options,
             path=str(test.item.path) if checkout is None else checkout.path(test.item.path),
@@ -157,7 +157,9 @@ class Processes:
             preload=USED_BY_WORKERS,
             own=own,
             foreign=foreign,
-            names=() if top is None else code_names(self._revisions.import_folders(checkout)),
+            names=names,
+            deeper=deeper,
+            watch=first,
             side=side,
             inject=settings.inject if checkout is None and not side.startswith("base") else 0.0,
             attribute=attribute,
@@ -169,7 +171,11 @@ class Processes:
         inherit_output = first and capture != "fd"
         import_path = None if checkout is None else checkout.import_path()
         folder = None if checkout is None else checkout.folder(Path.cwd())
-        extra_environment = _caches(caches) | ({} if checkout is None else dict(checkout.environment()))
+        extra_environment = _caches(caches)
+        if checkout is not None:
+            # torch builds C++ extensions in one folder per name: who waits for the other side's build would load it.
+            built = checkout.root.parent if checkout.is_other_code else self.scratch
+            extra_environment |= {**checkout.environment(), "TORCH_EXTENSIONS_DIR": str(built / "torch_extensions")}
         interpreter = None if checkout is None else checkout.interpreter
         worker: AnyWorker
         if test.plan.ranks:

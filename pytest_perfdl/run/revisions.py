@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
+import glob
+import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
-from pytest_perfdl.baseline.code import MeasuredCode, contents, measured_code
+from pytest_perfdl.baseline.code import MeasuredCode, contents, from_an_index, measured_code, modules_from, tracked
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.recorded_commit import BaselineCode, few, pair_of
 from pytest_perfdl.baseline.same import difference
@@ -27,7 +30,14 @@ from pytest_perfdl.system.git import commit_of, git, top_of, tree_of, trouble
 from pytest_perfdl.workers.checkout import Checkout, checked_out, kept_commits
 from pytest_perfdl.workers.interpreter import Interpreter, check_version, describe, differences
 from pytest_perfdl.workers.messages import Origins
-from pytest_perfdl.workers.origins import Elsewhere, elsewhere
+from pytest_perfdl.workers.origins import (
+    MADE_WHILE_BUILDING,
+    NOT_MEASURED,
+    Elsewhere,
+    code_names,
+    elsewhere,
+    import_roots,
+)
 from pytest_perfdl.workers.overlay import overlay, with_conftests
 
 _NEVER_PAIRED = (
@@ -35,6 +45,15 @@ _NEVER_PAIRED = (
 )
 _MOST_NAMED = 4
 """Files that a command names; it adds all where there are more."""
+_COMPILED = frozenset((".so", ".pyd", ".dylib"))
+"""Suffixes of libraries and compiled modules."""
+_SOURCES = (
+    *("*.c", "*.cc", "*.cpp", "*.cu", "*.cuh", "*.cxx", "*.f90", "*.h", "*.hip", "*.hpp", "*.mm", "*.pxd", "*.pyx"),
+    "*.rs",
+)
+"""What compiled modules are built from, as git matches it at any depth."""
+_PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
+"""What pip finds in a folder that it can install."""
 NOTED_SECONDS = 5.0
 """Time for checkouts from which on the summary says how long they took."""
 UNTIED = "untied"
@@ -66,6 +85,10 @@ class Revisions:
         """Checkouts of the session, by commit."""
         self._prefer: tuple[str, ...] | None = None
         """Commits that several tests of the session can share, see `code_of`."""
+        self._roots: dict[Path, Mapping[str, tuple[str, ...]]] = {}
+        """By folder of a side, where its code can be imported from, see `import_roots`."""
+        self._differ: dict[tuple[Path, tuple[str, ...]], bool] = {}
+        """Whether files differ between the working tree and a checkout."""
         self._cleaning = contextlib.ExitStack()
 
     # Which code was measured
@@ -75,6 +98,9 @@ class Revisions:
         if self.top is None or loaded is None:
             return record
         installed = self._elsewhere(loaded, None)
+        if installed is None and (copied := self._copied(loaded)) is not None:
+            # Of a package index, it is rather the project that a copy in this repository was taken from.
+            installed = None if all(map(from_an_index, copied.names)) else copied
         copies = [] if installed is None else installed.counterparts
         names = [place.relative_to(self.top).as_posix() for place in copies if place.is_relative_to(self.top)]
         found, why = MeasuredCode(Code({})), ""
@@ -84,6 +110,7 @@ class Revisions:
                 (*loaded.files, *names),
                 loaded.packages,
                 without=[self._config.rootpath / folder for folder in self._left_out],
+                unnoted=loaded.unnoted,
                 commit=self.commit,
                 since_ns=self._began,
             )
@@ -129,8 +156,16 @@ class Revisions:
             f"(git add {added}; git commit), or later runs cannot use paired rounds"
         )
 
-    def mistaken(self, loaded: Origins | None, checkout: Checkout | None) -> str:
-        """Why a side did not run its own code, which makes the comparison invalid; empty if it did."""
+    def mistaken(self, loaded: Origins | None, checkout: Checkout | None, against: Checkout | None = None) -> str:
+        """Why a side did not run its own code, which makes the comparison invalid; empty if it did.
+
+        Parameters
+        ----------
+        loaded, checkout
+            What a process of the side loaded, and the checkout that it ran; `None` for the working tree.
+        against
+            For the working tree, the checkout that it is compared with, as far as that is known.
+        """
         if loaded is None:
             return ""
         side = "baseline" if checkout else "current"
@@ -140,18 +175,86 @@ class Revisions:
         if self._settings.compares_sides and self._settings.against is None:
             # Both sides are meant to run the same code.
             return ""
-        do = "install the package in editable mode (pip install -e .), or set pythonpath = src in the ini file"
+        other = "the working tree" if checkout else "the baseline commit"
         if loaded.foreign:
             names = ", ".join(loaded.foreign[:3])
-            other = "the working tree" if checkout else "the baseline commit"
             return (
-                f"the {side} side loaded code of {other} ({names}), so both sides run the same code: {do}, or set "
-                "perf_against_setup"
+                f"the {side} side loaded code of {other} ({names}), so both sides run the same code: "
+                f"{self._way_out(None, checkout)}, or set perf_against_setup"
+            )
+        if borrowed := list(_borrowed(loaded, checkout, against)):
+            return (
+                f"the {side} side loaded or read {some(borrowed)} of {other}, so both sides use the same: name files "
+                "relative to the one that uses them (Path(__file__).parent), not by an absolute path"
             )
         installed = self._elsewhere(loaded, checkout)
+        if installed is None and (compared := checkout or against) is not None:
+            # Deeper in the tree may be stubs and copies of other projects, which nobody means to run or changes.
+            installed = self._copied(loaded, checkout)
+            own = compared.working_tree if checkout is None else checkout.root
+            places = () if installed is None else (str(place.relative_to(own)) for place in installed.packages)
+            installed = installed if self._differs(compared, *places) else None
+            if (built := self._built_once(loaded)) and self._differs(compared, *_SOURCES):
+                return (
+                    f"both sides load {some(built)}, built once, but the sources of compiled code differ between the "
+                    "sides: build it in place on each side (python setup.py build_ext --inplace, also as "
+                    "perf_against_setup)"
+                )
         if installed is None:
             return ""
-        return f"the {side} side imported {installed.names_and_path}, so both sides run the same code: {do}"
+        return (
+            f"the {side} side imported {installed.names_and_path}, so both sides run the same code: "
+            f"{self._way_out(installed, checkout)}"
+        )
+
+    def only_tests(self, loaded: Origins | None, checkout: Checkout | None) -> str:
+        """A line if a side loaded none of the repository's code but tests, although there is more; else empty."""
+        if loaded is None or self.top is None:
+            return ""
+        root = self.top if checkout is None else checkout.root
+        if any(map(_is_code, loaded.files)):
+            return ""
+        others = (PurePosixPath(name) for name in tracked(root) if _is_code(name))
+        if all(NOT_MEASURED.intersection((*path.parts, path.stem)) for path in others):
+            return ""
+        side = "baseline" if checkout else "current"
+        return f"the {side} side loaded no code of this repository but tests and conftest files"
+
+    def one_sided(self, head: Origins | None, base: Origins, checkout: Checkout) -> str:
+        """Why the sides differ in files that no commit has, in one line; empty if they do not.
+
+        Such a file, a compiled module or a table that is made once, is beside the code on one side only, and the test
+        does without it on the other.
+        """
+        if head is None or self.top is None or not checkout.is_other_code:
+            return ""
+        if ours := self._lacking(head.files, base, checkout):
+            return (
+                f"the current side used {some(ours)}, which git ignores and the baseline commit's checkout lacks, so "
+                "the sides differ by more than their commits: make it there too with perf_against_setup, or delete it"
+            )
+        theirs = [name for name in self.ignored(base.files, checkout) if not _is_there(self.top, name)]
+        if theirs:
+            return (
+                f"the baseline side used {some(theirs)}, which git ignores and the working tree lacks, so the sides "
+                "differ by more than their commits: make it in the working tree too, as perf_against_setup does"
+            )
+        return ""
+
+    def maybe_one_sided(self, head: Origins | None, base: Origins, checkout: Checkout) -> str:
+        """A line about files as of `one_sided` that were opened by nobody knows whom; empty if there are none."""
+        found = [] if head is None or not checkout.is_other_code else self._lacking(head.unnoted or (), base, checkout)
+        return (
+            f"compiled code or another process opened {some(found)} while the current side ran, which git ignores and "
+            "the baseline commit's checkout lacks: if the test uses it, make it there too with perf_against_setup"
+            if found
+            else ""
+        )
+
+    def _lacking(self, used: Iterable[str], base: Origins, checkout: Checkout) -> list[str]:
+        """Those of the working tree's files that git ignores and the other side neither has nor used from here."""
+        borrowed = {*base.borrowed}
+        return [name for name in self.ignored(used) if name not in borrowed and not _is_there(checkout.root, name)]
 
     def is_same(self, test: PerfTest, base: Record | None, info: CallInfo) -> bool:
         """Whether a test need not be measured: `--perf-skip-same`, and same code and environment as its baseline."""
@@ -184,12 +287,25 @@ class Revisions:
             else ""
         )
 
-    def ignored(self, loaded: Origins | None) -> tuple[str, ...]:
-        """Files in the repository that the working tree's test loaded or read although git ignores them."""
-        if self.top is None or loaded is None:
-            return ()
-        without = [self._config.rootpath / folder for folder in self._left_out]
-        return measured_code(self.top, loaded.files, (), without=without).code.ignored
+    def ignored(self, used: Iterable[str], checkout: Checkout | None = None) -> list[str]:
+        """Those of a side's files that git ignores, without caches and metadata."""
+        if self.top is None:
+            return []
+        root = self.top if checkout is None else checkout.root
+        places = (self._config.rootpath / folder for folder in self._left_out)
+        without = [place if checkout is None else Path(checkout.path(place)) for place in places]
+        # What this run wrote was not there before; a checkout is made in it.
+        since = self._began if checkout is None else None
+        found = measured_code(root, used, (), without=without, since_ns=since).code.ignored
+        return [name for name in found if not _is_by_the_way(root, name)]
+
+    def names(self, checkout: Checkout | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Top-level names of a side's code: those on its import path, and those of what lies deeper."""
+        if self.top is None:
+            return (), ()
+        names = code_names(self.import_folders(checkout))
+        deeper = {*self._import_roots(self.top if checkout is None else checkout.root), *self._installed}
+        return names, tuple(sorted(deeper.difference(names)))
 
     def import_folders(self, checkout: Checkout | None) -> list[Path]:
         """Where a side's code is imported from: the top, `src`, and what the ini's `pythonpath` names there."""
@@ -202,8 +318,56 @@ class Revisions:
         moved = places if checkout is None else [Path(checkout.path(place)) for place in places]
         return list(dict.fromkeys(moved))
 
-    def _elsewhere(self, loaded: Origins | None, checkout: Checkout | None) -> Elsewhere | None:
-        return None if loaded is None else elsewhere(loaded, self.import_folders(checkout))
+    def _elsewhere(self, loaded: Origins, checkout: Checkout | None) -> Elsewhere | None:
+        """Code on a side's import path that it loaded from elsewhere."""
+        return elsewhere(loaded, self.import_folders(checkout))
+
+    def _copied(self, loaded: Origins, checkout: Checkout | None = None) -> Elsewhere | None:
+        """Code at any depth of the repository that a side loaded from elsewhere."""
+        assert self.top is not None
+        root = self.top if checkout is None else checkout.root
+        names = dict.fromkeys(name.partition(".")[0] for name, _ in loaded.outside)
+        folders = dict.fromkeys(root / folder for name in names for folder in self._import_roots(root).get(name, ()))
+        return elsewhere(loaded, list(folders)) if folders else None
+
+    def _import_roots(self, root: Path) -> Mapping[str, tuple[str, ...]]:
+        if root not in self._roots:
+            self._roots[root] = import_roots(tracked(root))
+        return self._roots[root]
+
+    @cached_property
+    def _installed(self) -> set[str]:
+        """Top-level names of the modules that were installed from the repository."""
+        return set() if self.top is None else modules_from(self.top)
+
+    def _built_once(self, loaded: Origins) -> list[str]:
+        """Files of compiled modules of the repository that lie outside of it, where one build serves both sides."""
+        own = {name.partition(".")[0] for name in loaded.own} | self._installed
+        return [file for name, file in loaded.outside if _is_compiled(file) and name.partition(".")[0] in own]
+
+    def _differs(self, compared: Checkout, *paths: str) -> bool:
+        """Whether some files of the repository are not the same on both sides; paths are from the top."""
+        if not paths or not compared.is_other_code:
+            return False
+        key = compared.root, paths
+        if key not in self._differ:
+            commit = commit_of(compared.root, "HEAD")
+            same = commit and git(compared.working_tree, "diff", "--quiet", commit, "--", *paths) is not None
+            self._differ[key] = not same
+        return self._differ[key]
+
+    def _way_out(self, installed: Elsewhere | None, checkout: Checkout | None) -> str:
+        """What makes a side run its own code, as a clause."""
+        assert self.top is not None
+        root = self.top if checkout is None else checkout.root
+        folder = self._config.rootpath.resolve() / "src"
+        if installed is not None:
+            folder = self.top / installed.folders[installed.names[0]][1].relative_to(root)
+        above = (place for place in (folder, *folder.parents) if place.is_relative_to(self.top))
+        project = next((place for place in above if any((place / name).is_file() for name in _PROJECT_FILES)), self.top)
+        there, path = (os.path.relpath(place, self._config.rootpath) for place in (project, folder))
+        editable = f"install the package in editable mode (pip install -e {there})"
+        return f"{editable}, or set pythonpath = {path} in the ini file"
 
     # Which revision to compare with
 
@@ -356,3 +520,54 @@ class Revisions:
     def close(self) -> None:
         """Remove what was checked out, but for what later runs keep."""
         self._cleaning.close()
+
+
+def _is_code(name: str) -> bool:
+    """Whether a file of the repository is a module or a library, and neither a test's nor a conftest file."""
+    path = PurePosixPath(name)
+    if not (path.suffix == ".py" or _is_compiled(name)) or path.name in ("conftest.py", *_PROJECT_FILES):
+        return False
+    return not path.stem.startswith("test_") and not path.stem.endswith("_test") and not _TESTS & {*path.parent.parts}
+
+
+_TESTS = {"test", "tests", "testing"}
+"""Folders of tests."""
+
+
+def _is_compiled(name: str) -> bool:
+    return not _COMPILED.isdisjoint(PurePosixPath(name).suffixes)
+
+
+def _borrowed(loaded: Origins, checkout: Checkout | None, against: Checkout | None) -> Iterator[str]:
+    """Files of the other side that a side used in place of its own: libraries, and files that differ between them."""
+    compared = checkout or against
+    if compared is None:
+        return
+    own, other = (compared.root, compared.working_tree)[:: 1 if checkout else -1]
+    for name in loaded.borrowed:
+        mine = own / name
+        if mine.is_file():
+            if not filecmp.cmp(mine, other / name, shallow=False):
+                yield name
+        elif _is_compiled(name):
+            yield name
+
+
+def _is_there(root: Path, name: str) -> bool:
+    """Whether a side has a file; of a compiled module, whether it has it for any version of Python."""
+    path = root / name
+    if path.exists() or not _is_compiled(name):
+        return path.exists()
+    return any(path.parent.glob(f"{glob.escape(path.name.partition('.')[0])}.*{path.suffix}"))
+
+
+def _is_by_the_way(root: Path, name: str) -> bool:
+    """Whether a file that git ignores says nothing about the code: it is in a cache, or describes an installation."""
+    path = PurePosixPath(name)
+    described = path.name in MADE_WHILE_BUILDING or any(part.endswith(_METADATA) for part in path.parts)
+    # Tools mark their caches (https://bford.info/cachedir).
+    return described or any((root / folder / "CACHEDIR.TAG").is_file() for folder in path.parents)
+
+
+_METADATA = (".egg-info", ".dist-info", ".hypothesis")
+"""Ends of names of folders with the metadata of distributions, and of a cache without mark."""

@@ -11,6 +11,7 @@ editable install; whether it worked is checked (`Origins`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import subprocess
@@ -64,11 +65,11 @@ class Checkout:
         return self.root != self.working_tree
 
     def path(self, path: Path | str) -> str:
-        """Where a file of the working tree is here; paths outside it stay, and so does what is installed in it."""
+        """Where a file of the working tree is here; paths outside it stay, and so does what is not its own code."""
         for own in (Path(path), Path(path).resolve()):
             if own.is_relative_to(self.root):
                 break
-            if own.is_relative_to(self.working_tree) and not is_installed(own, self.working_tree):
+            if own.is_relative_to(self.working_tree) and is_own(own, self.working_tree):
                 return str(self.root / own.relative_to(self.working_tree))
         return str(path)
 
@@ -101,7 +102,7 @@ class Checkout:
         """Whether a path is of the working tree's code."""
         tree = self.working_tree.resolve()
         forms = ((path, self.working_tree), (path.resolve(), tree))
-        return any(form.is_relative_to(top) and not is_installed(form, top) for form, top in forms)
+        return any(form.is_relative_to(top) and is_own(form, top) for form, top in forms)
 
     def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Options whose texts name places in the working tree, moved here."""
@@ -130,6 +131,16 @@ class Checkout:
         return value
 
 
+def is_own(path: Path, tree: Path) -> bool:
+    """Whether a path below a worktree's top belongs to its code, rather than to what lies there besides.
+
+    That is git's folder, an environment, or another worktree.
+    """
+    if path.relative_to(tree).parts[:1] == (".git",) or is_installed(path, tree):
+        return False
+    return not is_of_another_worktree(str(path), str(tree))
+
+
 def is_installed(path: Path, tree: Path) -> bool:
     """Whether a path below a folder belongs to the environment that Python runs in, rather than to the code there.
 
@@ -141,6 +152,20 @@ def is_installed(path: Path, tree: Path) -> bool:
     library = _places(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     inside = (prefix for prefix in _places((sys.prefix, sys.base_prefix)) if tree in prefix.parents)
     return any(path.is_relative_to(place) for place in (*library, *inside))
+
+
+@functools.cache
+def is_of_another_worktree(place: str, top: str) -> bool:
+    """Whether a folder below a worktree's top is in another one that lies there (`git worktree add .worktrees/new`)."""
+    if len(place) <= len(top):
+        return False
+    try:
+        # The file of a submodule names ".git/modules/...".
+        if "/worktrees/" in Path(place, ".git").read_text("utf-8", "replace"):
+            return True
+    except OSError:
+        pass
+    return is_of_another_worktree(os.path.dirname(place), top)  # noqa: PTH120 - called often
 
 
 def _places(paths: Iterable[str]) -> set[Path]:

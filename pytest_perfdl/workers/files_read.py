@@ -1,30 +1,59 @@
-"""Which files in a directory a process opens for reading, and which ones it writes itself.
+"""Which files in some directories a process opens for reading, and which ones it writes itself.
 
-Python reports every opened file to its audit hooks. Files that compiled code opens (a data loader in C++, for example)
-are not seen, nor files that are opened by processes that were started rather than forked.
+Python reports to its audit hooks every file that it opens, every library that `ctypes` loads and every database of
+`sqlite3`. What compiled code opens (`torch.jit.load`, a data loader in C++) and what processes open that were started
+rather than forked raises no event. Of these files the ones that are still mapped are found in `/proc/self/maps`. That
+there were others the system says (`inotify`): it names every file of a folder that anybody opened.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import struct
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
+
+from pytest_perfdl.system.git import MADE_BY_PYTHON
 
 _MOST = 20_000
 """Files that are noted."""
+_MOST_ENTRIES = 200_000
+"""Files and folders that are looked through for folders to watch, in about 0.2 seconds."""
 _WRITING = frozenset("wax+")
+_EVENTS = frozenset(("open", "ctypes.dlopen", "sqlite3.connect"))
+_IN_OPEN, _IN_Q_OVERFLOW, _IN_ISDIR = 0x20, 0x4000, 0x4000_0000
+"""Of Linux' `inotify`."""
+_EVENT = struct.Struct("iIII")
+"""Head of an event: watch, mask, cookie, length of the name that follows."""
+_NOT_WATCHED = {".git", "site-packages", "dist-packages"} | {
+    pattern.removesuffix("/**") for pattern in MADE_BY_PYTHON if pattern.endswith("/**")
+}
+_ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
+"""What the folder of a Python environment has in it."""
 
 
 class Reads:
-    """Notes files below a folder from now on, until the process ends: an audit hook cannot be removed.
+    """Notes files below some folders from now on, until the process ends: an audit hook cannot be removed.
 
     Children that are forked (a data loader's) note theirs in a file that this process reads.
+
+    Parameters
+    ----------
+    folders
+        The side's own folder, then further ones.
+    watch
+        Whether to find out which files of the first folder were opened without being noted, by this process or any
+        other.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._folders = tuple({f"{place.rstrip(os.sep)}{os.sep}" for place in (folder, os.path.realpath(folder))})
+    def __init__(self, *folders: str, watch: bool = False) -> None:
+        self._folders = tuple(
+            {f"{place.rstrip(os.sep)}{os.sep}" for folder in folders for place in (folder, os.path.realpath(folder))}
+        )
         self._read: set[str] = set()
         self._written: set[str] = set()
         self._seen: set[object] = set()
@@ -34,31 +63,58 @@ class Reads:
         self._process = os.getpid()
 
         def hear(event: str, args: tuple[Any, ...]) -> None:
-            if event == "open":
+            if event in _EVENTS:
                 self._opened(args)
 
         # Python asks hooks for an attribute at every event, of which a step has some (each `id`): a plain function is
         # asked ten times faster than a method, in 0.1 microseconds.
         sys.addaudithook(hear)
+        self._watch = _FolderWatch(os.path.realpath(folders[0])) if watch else None
 
     def files(self) -> set[str]:
-        """Files in the folder that were read and not written, by real path."""
+        """Files in the folders that were read and not written, by real path."""
+        self.look()
+        return self._known() - self._outputs()
+
+    def unnoted(self) -> set[str] | None:
+        """Files of the first folder that were opened, but not noted; `None` if that is unknown."""
+        opened = None if self._watch is None or len(self._seen) >= _MOST else self._watch.opened()
+        return None if opened is None else opened - self._known() - self._outputs()
+
+    def look(self) -> None:
+        """Note the files that are mapped now, such as libraries and the weights of a model."""
+        with contextlib.suppress(OSError), open("/proc/self/maps", "rb") as maps:
+            for line in maps:
+                # "7f12... r--p 00000000 08:01 1234   /path of the file"; what is shared and writable is output.
+                parts = line.split(maxsplit=5)
+                if len(parts) == 6 and parts[1] not in (b"rw-s", b"-w-s"):
+                    path = os.fsdecode(parts[5].rstrip(b"\n"))
+                    if path.startswith(self._folders):
+                        self._read.add(path)
+
+    def _known(self) -> set[str]:
+        """Files in the folders that were read, by real path."""
         with contextlib.suppress(OSError):
             self._notes.seek(0)
             for note in filter(None, self._notes.read().split(b"\0")):
                 (self._read if note[:1] == b"r" else self._written).add(os.fsdecode(note[1:]))
-        written = set(map(os.path.realpath, self._written))
-        read = set(map(os.path.realpath, self._read)) - written
-        return {path for path in read if path.startswith(self._folders)}
+        return {path for path in map(os.path.realpath, self._read) if path.startswith(self._folders)}
+
+    def _outputs(self) -> set[str]:
+        return set(map(os.path.realpath, self._written))
 
     def _opened(self, args: tuple[Any, ...]) -> None:
         # What is raised here would be raised by `open`.
         with contextlib.suppress(Exception):
-            name, mode, flags = args
+            name, mode, flags = (*args, None, os.O_RDONLY)[:3]
             asked = name, mode, flags
             if isinstance(name, int) or asked in self._seen or len(self._seen) >= _MOST:
                 return
-            path = os.path.join(os.getcwd(), os.fsdecode(name))  # noqa: PTH118, PTH109 - called often
+            text = os.fsdecode(name)
+            if text.startswith("file:"):
+                # A database's address: "file:data.db?mode=ro", "file:///data.db".
+                text = text.removeprefix("file:").removeprefix("//").partition("?")[0]
+            path = os.path.join(os.getcwd(), text)  # noqa: PTH118, PTH109 - called often
             if not path.startswith(self._folders):
                 return
             self._seen.add(asked)
@@ -72,3 +128,69 @@ class Reads:
         at = os.fstat(self._notes.fileno())
         if (at.st_dev, at.st_ino) == self._place:
             os.write(self._notes.fileno(), kind + os.fsencode(path) + b"\0")
+
+
+class _FolderWatch:
+    """Which files below a folder anybody opens from now on, in folders that are there already."""
+
+    def __init__(self, folder: str) -> None:
+        self._folders: dict[int, str] = {}
+        self._descriptor = -1
+        if sys.platform != "linux":
+            return
+        system = ctypes.CDLL(None)
+        self._descriptor = system.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        for place in _folders(folder):
+            number = system.inotify_add_watch(self._descriptor, os.fsencode(place), _IN_OPEN) if place else -1
+            if number < 0:
+                self._close()
+                return
+            self._folders[number] = place
+        if not self._folders:
+            self._close()
+
+    def opened(self) -> set[str] | None:
+        """The files, by path; `None` if the system could not tell."""
+        found = set()
+        try:
+            # A program that closes all descriptors may have opened a file of its own under this number.
+            if os.readlink(f"/proc/self/fd/{self._descriptor}") != "anon_inode:inotify":  # noqa: PTH115
+                return None
+            while data := os.read(self._descriptor, 2**16):
+                while data:
+                    number, mask, _, length = _EVENT.unpack_from(data)
+                    if mask & _IN_Q_OVERFLOW:
+                        self._close()
+                        return None
+                    name = data[_EVENT.size : _EVENT.size + length].rstrip(b"\0")
+                    if name and not mask & _IN_ISDIR:
+                        found.add(os.path.join(self._folders[number], os.fsdecode(name)))  # noqa: PTH118
+                    data = data[_EVENT.size + length :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            return None
+        return found
+
+    def _close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def _folders(folder: str) -> Iterator[str]:
+    """A folder and those below it, without git's, Python's and environments; at last "" where there are too many."""
+    waiting, entries = [folder], 0
+    while waiting:
+        place = waiting.pop()
+        with contextlib.suppress(OSError), os.scandir(place) as listed:
+            inside = {entry.name: entry.is_dir(follow_symlinks=False) for entry in listed}
+            if place != folder and not inside.keys().isdisjoint(_ENVIRONMENTS):
+                continue
+            yield place
+            entries += len(inside)
+            if entries > _MOST_ENTRIES:
+                yield ""
+                return
+            below = (name for name, is_folder in inside.items() if is_folder and name not in _NOT_WATCHED)
+            waiting += [os.path.join(place, name) for name in below]  # noqa: PTH118 - called often

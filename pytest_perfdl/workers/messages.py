@@ -40,6 +40,10 @@ class WorkerJob:
     """Folder of the other side's code, of which nothing may be loaded; empty where there is no other side."""
     names: tuple[str, ...] = ()
     """Top-level names of the repository's code."""
+    deeper: tuple[str, ...] = ()
+    """Top-level names of what else the repository has, which may be another's: stubs, vendored packages."""
+    watch: bool = False
+    """Whether to find out which files of the code were opened without being noted."""
     side: str = ""
     """Which alternative of a `perf.compare` this worker runs; empty for all other measuring."""
     inject: float = 0.0
@@ -142,6 +146,11 @@ class Origins:
     """Modules of the repository's names that are in neither folder, with their files."""
     files: tuple[str, ...] = ()
     """Files in the job's own folder that were loaded or read, by their paths from there."""
+    borrowed: tuple[str, ...] = ()
+    """Files in the other side's folder that were loaded or read, by their paths from there."""
+    unnoted: tuple[str, ...] | None = None
+    """Files in the job's own folder that were opened, by this process or another one, and are not among `files`, and
+    modules that are neither there nor installed, by their full paths; `None` if that is unknown."""
     packages: tuple[str, ...] = ()
     """Top-level names of the modules that were loaded from outside it, without the standard library's."""
     prefix: str = ""

@@ -1,30 +1,32 @@
 """Whose code a worker loaded, from its report.
 
-A side's code is below its directory. A module of the repository that is loaded from elsewhere (an installed copy,
-another clone) would be the same on both sides, so the comparison would be invalid.
+A side's code is below its directory, without other worktrees that lie there. A module of the repository that is loaded
+from elsewhere (an installed copy, another clone) would be the same on both sides, so the comparison would be invalid.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from pytest_perfdl.workers.checkout import is_installed
+from pytest_perfdl.workers.checkout import is_own
 from pytest_perfdl.workers.files_read import Reads
 from pytest_perfdl.workers.messages import Origins
+from pytest_perfdl.workers.observed_imports import is_installed as is_library
 
-_NOT_MEASURED = frozenset(
+NOT_MEASURED = frozenset(
     ("benchmarks", "build", "conftest", "dist", "docs", "examples", "pytest_perfdl", "setup", "test", "tests")
 )
 """Names at the top of many repositories that are no code under test, and of ours, which measures itself."""
 _OURS = Path(__file__).resolve().parents[1]
 """This package, which is none of the code under test."""
-_MADE_WHILE_BUILDING = ("_version.py", "version.py")
+MADE_WHILE_BUILDING = ("_version.py", "version.py")
 """Files that an installed package has and its repository need not have."""
 
 
@@ -34,8 +36,31 @@ def code_names(folders: Iterable[Path]) -> tuple[str, ...]:
     for folder in folders:
         if folder.is_dir():
             names |= {entry.stem for entry in folder.iterdir() if entry.is_dir() or entry.suffix == ".py"}
-    known = _NOT_MEASURED | sys.stdlib_module_names
+    known = NOT_MEASURED | sys.stdlib_module_names
     return tuple(sorted(name for name in names if name.isidentifier() and name not in known))
+
+
+def import_roots(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Where code can be imported from, at any depth: top-level name -> folders that hold a package or module of it.
+
+    A folder with an `__init__.py` is a package's, and its modules are imported from the first folder above without one.
+    Without any `__init__.py` (namespace packages), every folder above may be the one on the import path.
+
+    Parameters
+    ----------
+    files
+        Paths of a repository's files, from its top and with `/`; folders are given likewise, the top as ".".
+    """
+    modules = [PurePosixPath(file) for file in files if file.endswith(".py")]
+    packages = {path.parent for path in modules if path.name == "__init__.py"}
+    known = {"conftest", "pytest_perfdl", "setup", *sys.stdlib_module_names}
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in modules:
+        for inside in (path, *path.parents[:-1]):
+            name = inside.stem if inside is path else inside.name
+            if inside.parent not in packages and name.isidentifier() and name not in known:
+                found[name].add(str(inside.parent))
+    return {name: tuple(sorted(folders)) for name, folders in found.items()}
 
 
 def origins(
@@ -55,28 +80,44 @@ def origins(
         Files that were read, and further ones that decided what ran (conftest files, the ini file).
     """
     loaded = _loaded()
+    read = {*besides, *(reads.files() if reads is not None else ())}
+    unnoted = None if reads is None else reads.unnoted()
     # The checkout may lie within the working tree: a module belongs to the innermost of the two.
     places = {os.path.realpath(folder): folder for folder in (own, foreign) if folder}
     inward = sorted(places, key=len, reverse=True)
     found: dict[str, list[str]] = {own: [], foreign: []}
-    outside = []
+    used: dict[str, set[str]] = {own: set(), foreign: set()}
+    outside, packages, loose, wanted = [], set(), set(), frozenset(names)
     for name, place in loaded:
         top = name.partition(".")[0]
-        if not foreign and top not in names:
+        folder = _home(place, inward)
+        if folder is not None:
+            used[places[folder]].add(place)
+            if foreign or top in wanted:
+                found[places[folder]].append(name)
             continue
-        folder = next((folder for folder in inward if _is_below(place, folder)), None)
-        if folder is not None and not is_installed(Path(place), Path(folder)):
-            found[places[folder]].append(name)
-        elif top in names:
+        if top not in sys.stdlib_module_names:
+            packages.add(top)
+            if not _has_version(name, place):
+                loose.add(place)
+        if top in wanted:
             outside.append((name, place))
-    files, packages = _used(own, foreign, loaded, {*besides, *(reads.files() if reads is not None else ())})
+    for place in map(os.path.realpath, read):
+        folder = _home(place, inward)
+        if folder is not None:
+            used[places[folder]].add(place)
+    files = _below(own, used[own])
+    if unnoted is not None:
+        unnoted = {place for place in unnoted if (folder := _home(place, inward)) and places[folder] == own}
     return Origins(
         own=tuple(found[own]),
         foreign=tuple(found[foreign]),
         test_hash=identity,
         outside=tuple(outside),
         files=files,
-        packages=packages,
+        borrowed=_below(foreign, used[foreign]) if foreign else (),
+        unnoted=None if unnoted is None else (*sorted(set(_below(own, unnoted)).difference(files)), *sorted(loose)),
+        packages=tuple(sorted(packages)),
         prefix=sys.prefix,
     )
 
@@ -100,28 +141,27 @@ def _loaded() -> list[tuple[str, str]]:
     return found
 
 
-def _is_below(place: str, folder: str) -> bool:
-    return place.startswith(folder.rstrip(os.sep) + os.sep)
+def _home(place: str, folders: Sequence[str]) -> str | None:
+    """The first of some folders that a file is code of: below it, not installed there, and of no other worktree."""
+    folder = next((folder for folder in folders if place.startswith(folder.rstrip(os.sep) + os.sep)), None)
+    return folder if folder is not None and is_own(Path(place), Path(folder)) else None
 
 
-def _used(
-    own: str, foreign: str, loaded: Sequence[tuple[str, str]], read: Iterable[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Files of a folder that were loaded or read, and top-level names of the modules from outside it."""
-    root = Path(os.path.realpath(own))
-    inner = Path(os.path.realpath(foreign)) if foreign else None
-    paths, packages = set(map(os.path.realpath, read)), set()
-    for name, place in loaded:
-        if _is_below(place, str(root)) and not is_installed(Path(place), root):
-            paths.add(place)
-        elif (top := name.partition(".")[0]) not in sys.stdlib_module_names:
-            packages.add(top)
-    files = set()
-    for path in map(Path, paths):
-        mine = root in path.parents and path.is_file() and not is_installed(path, root) and _OURS not in path.parents
-        if mine and (inner is None or inner not in path.parents or inner in root.parents):
-            files.add(path.relative_to(root).as_posix())
-    return tuple(sorted(files)), tuple(sorted(packages))
+def _has_version(name: str, place: str) -> bool:
+    """Whether a module from outside changes only with a version of something: a distribution, or Python."""
+    # The system's Python may keep its `sitecustomize` in /etc.
+    if is_library(place) or name in ("__main__", "__mp_main__", "sitecustomize"):
+        return True
+    library = (os.path.realpath(sysconfig.get_path(each)) for each in ("stdlib", "platstdlib"))
+    return place.startswith(tuple(f"{each}{os.sep}" for each in library))
+
+
+def _below(folder: str, places: Iterable[str]) -> tuple[str, ...]:
+    """Files by their paths from a folder, without this package's and those that are gone."""
+    root = Path(os.path.realpath(folder))
+    paths = (Path(place) for place in places)
+    mine = (path for path in paths if path.is_file() and _OURS not in path.parents and root in path.parents)
+    return tuple(sorted(path.relative_to(root).as_posix() for path in mine))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +170,8 @@ class Elsewhere:
 
     files: Mapping[str, Sequence[tuple[Path, Path | None]]]
     """By top-level name: files that were loaded, each with its counterpart in the folder, if there is one."""
+    folders: Mapping[str, tuple[Path, Path]]
+    """By top-level name: where it was imported from, and where from it could be in the side's folder."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -139,9 +181,13 @@ class Elsewhere:
     @property
     def names_and_path(self) -> str:
         """Names of the packages and the directory that they were loaded from, as text."""
-        first = self.files[self.names[0]][0][0]
-        levels = 1 if first.stem != "__init__" else 2
-        return f"{', '.join(self.names[:3])} from {first.parents[levels - 1]}"
+        return f"{', '.join(self.names[:3])} from {self.folders[self.names[0]][0]}"
+
+    @property
+    def packages(self) -> list[Path]:
+        """The packages and modules of the side's folder that stand for those that were loaded."""
+        places = (folder / name for name, (_, folder) in self.folders.items())
+        return [place if place.is_dir() else place.with_suffix(".py") for place in places]
 
     @property
     def counterparts(self) -> list[Path]:
@@ -168,15 +214,19 @@ def elsewhere(found: Origins, folders: Sequence[Path]) -> Elsewhere | None:
         Where the side's packages are imported from.
     """
     by_name: dict[str, list[tuple[Path, Path | None]]] = defaultdict(list)
+    places: dict[str, tuple[Path, Path]] = {}
     for name, file in found.outside:
         counterpart = _counterpart(name, Path(file), folders)
         # A folder that is called like one of packages may be the repository's own.
         if file.endswith(".py") and (counterpart is None or os.path.realpath(counterpart) != file):
-            by_name[name.split(".")[0]].append((Path(file), counterpart))
+            top = name.split(".")[0]
+            by_name[top].append((Path(file), counterpart))
+            if counterpart is not None:
+                places.setdefault(top, (_import_folder(name, Path(file)), _import_folder(name, counterpart)))
     files = {
         name: pairs for name, pairs in by_name.items() if 2 * sum(own is not None for _, own in pairs) >= len(pairs)
     }
-    return Elsewhere(files) if files else None
+    return Elsewhere(files, {name: places[name] for name in files}) if files else None
 
 
 def _counterpart(name: str, file: Path, folders: Sequence[Path]) -> Path | None:
@@ -185,9 +235,14 @@ def _counterpart(name: str, file: Path, folders: Sequence[Path]) -> Path | None:
     return next((folder / inside for folder in folders if (folder / inside).is_file()), None)
 
 
+def _import_folder(name: str, file: Path) -> Path:
+    """The folder on the import path from which a module has its file."""
+    return file.parents[name.count(".") + (file.name == "__init__.py")]
+
+
 def _same(loaded: Path, counterpart: Path | None) -> bool:
     if counterpart is None:
-        return loaded.name in _MADE_WHILE_BUILDING
+        return loaded.name in MADE_WHILE_BUILDING
     try:
         return loaded.read_bytes() == counterpart.read_bytes()
     except OSError:

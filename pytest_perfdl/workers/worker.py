@@ -99,7 +99,7 @@ def serve(channel: Channel, *, forked: bool = False, rank: RankPlace | None = No
             for name in job.preload:
                 importlib.import_module(name)
         watch = None if forked else Watch(job.names)
-        reads = Reads(job.own) if job.own else None
+        reads = Reads(*filter(None, (job.own, job.foreign)), watch=job.watch) if job.own else None
         config = config_of(job.options, [job.path])
         plugin = WorkerPlugin(channel, job, watch, reads, rank)
         config.pluginmanager.register(plugin, PLUGIN_NAME)
@@ -206,7 +206,14 @@ class WorkerPlugin:
             plugins = (getattr(plugin, "__file__", None) for plugin in config.pluginmanager.get_plugins())
             besides = [str(place) for place in (self._item.path, config.inipath, *plugins) if place]
             self.channel.send(
-                origins(job.own, job.foreign, job.names, test_hash(self._item), self._reads, besides=besides)
+                origins(
+                    job.own,
+                    job.foreign,
+                    (*job.names, *job.deeper),
+                    test_hash(self._item),
+                    self._reads,
+                    besides=besides,
+                )
             )
         if self._item is not None and self._watch is not None:
             self.channel.send(self._watch.shown(self._item.config.pluginmanager.get_plugins()))
@@ -282,6 +289,9 @@ class WorkerPlugin:
 
     def start_call(self, call: object) -> None:
         """Announce a `perf(...)` call: `command` and `answer` now converse about it."""
+        if self._reads is not None:
+            # What the test loaded may be gone when it is over.
+            self._reads.look()
         if self._watch is not None:
             self._watch.start_call()
         self.channel.send(CallStarted(call))

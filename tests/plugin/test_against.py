@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -173,6 +174,50 @@ def test_an_installed_copy_of_the_code_is_caught(project):
         "reason"
     ]
     assert done.code == 1
+
+
+def test_an_installed_copy_of_code_that_lies_deeper_is_caught(project):
+    # As after `pip install ./python`.
+    project.ini("perf_budget = 1")
+    git(project.root, "mv", "src", "python")
+    commit(project, "three")
+    site = project.root.parent / "site-packages"
+    shutil.copytree(project.root / "python", site)
+    project.write("python/demo_package/__init__.py", PACKAGE.format(size=900_000))
+    path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
+    done, (test,) = run(project, "--perf-against=HEAD", PYTHONPATH=path)
+    assert (done.code, test["verdict"]) == (1, "invalid"), done.output
+    assert f"side imported demo_package from {site}, so both sides run the same code: " in test["reason"]
+    assert test["reason"].endswith("or set pythonpath = python in the ini file")
+
+
+def test_a_fast_path_that_only_the_working_tree_has_is_caught(project):
+    """A compiled module that git ignores, with a fallback in Python; and each side builds extensions for itself."""
+    package = """
+    import os
+    from torch.utils.cpp_extension import _get_build_directory
+    with open(os.environ["NOTES"], "a") as notes:
+        print(__file__, _get_build_directory("same_name", False), file=notes)
+    try:
+        from demo_package._fast import work
+    except ImportError:
+        def work():
+            return sum(range({size}))
+    """
+    project.write("src/demo_package/__init__.py", package.format(size=10_000))
+    project.write(".gitignore", (project.root / ".gitignore").read_text() + "_fast.py\n")
+    commit(project, "three")
+    project.write("src/demo_package/__init__.py", package.format(size=20_000))
+    project.write("src/demo_package/_fast.py", "def work():\n    return 1\n")
+    path = project.root.parent / "notes.txt"
+    done, (test,) = run(project, "--perf-against=HEAD", NOTES=str(path))
+    assert (done.code, test["verdict"]) == (1, "invalid"), done.output
+    assert test["reason"].startswith(
+        "the current side used src/demo_package/_fast.py, which git ignores and the baseline commit's checkout lacks"
+    )
+    head, base = dict.fromkeys(line.split()[1] for line in path.read_text().splitlines())
+    assert str(project.root / ".git/perfdl") in base
+    assert str(project.root) not in head
 
 
 def test_installed_code_is_recorded_and_tied_to_the_tree_that_it_equals(project):

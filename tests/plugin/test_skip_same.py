@@ -39,7 +39,10 @@ def test_what_is_the_same_is_not_measured_and_passes_as_unchanged(project):
 
     project.ini("perf_budget = 1", "perf_limits =", "  step_time:off", "  block_time:off")
     project.write(".gitignore", "output-*\nperf-report/\nrun.json\n__pycache__/\n.pytest_cache/\n")
-    project.write("code_under_test.py", "def work():\n    return sum(range(1000))\n")
+    # No event of Python's tells what other processes and compiled code open.
+    code = "import subprocess\nsubprocess.run(['cat', 'table.txt'])\ndef work():\n    return sum(range({}))\n"
+    project.write("code_under_test.py", code.format(1000))
+    project.write("table.txt", "1")
     project.write("test_it.py", TEST)
     git("init", "--quiet")
     git("add", "--all")
@@ -55,13 +58,18 @@ def test_what_is_the_same_is_not_measured_and_passes_as_unchanged(project):
     assert done.line(said)
     assert said in (project.root / "perf-report/summary.md").read_text()
 
-    project.write("code_under_test.py", "def work():\n    return sum(range(1001))\n")
+    project.write("code_under_test.py", code.format(1001))
     _, test, measured = run("--perf", "-o", "perf_skip_same=true")
     assert measured
     assert test["reason"] != "same code"
-    assert test["record"]["code"]["files"].keys() == {"code_under_test.py", "pytest.ini", "test_it.py"}
+    used = {"code_under_test.py", "pytest.ini", "table.txt", "test_it.py"}
+    assert test["record"]["code"]["files"].keys() == used
 
-    project.write("code_under_test.py", "def work():\n    return sum(range(1000))\n")
+    project.write("code_under_test.py", code.format(1000))
     _, test, measured = run("--perf")
     assert measured, "only where it is asked for"
     assert test["reason"] != "same code"
+
+    project.write("table.txt", "2")
+    _, test, measured = run("--perf", "--perf-skip-same")
+    assert measured, "the table is another one"

@@ -6,12 +6,13 @@ import os
 import subprocess
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from making import record, timed
 
 from pytest_perfdl.baseline import code as code_module
-from pytest_perfdl.baseline.code import hashes, measured_code, packages, present
+from pytest_perfdl.baseline.code import from_an_index, hashes, measured_code, packages, present
 from pytest_perfdl.baseline.recorded_commit import BaselineCode, code_of, few, having, pair_of
 from pytest_perfdl.model.record import Code, Key, Occasion
 from pytest_perfdl.system.git import tree_of_commit, trouble
@@ -564,3 +565,56 @@ def test_present_files_of_a_record(repository):
     (repository.root / "other.py").unlink()
     assert present(repository.root, base.code.files).keys() == {"code.py", "pytest.ini"}
     assert present(repository.root, Code({}).files) == {}
+
+
+def test_files_that_were_opened_by_no_code_that_is_heard(repository):
+    for name in ("data/a.h5", "data/b.h5", "code.py"):
+        repository.write(name, "some")
+    repository.write(".gitignore", "*.log\n")
+    repository.commit()
+    repository.write("run.log", "some")
+    repository.write("notes.txt", "some")
+
+    def found(*opened, **rest):
+        code = repository.measured("code.py", unnoted=opened, **rest).code
+        return sorted(code.files), code.ignored, code.left_out
+
+    assert found("data/a.h5", "baselines/x.json", ".git/index", ".gitignore", "sub/.git") == (
+        ["code.py", "data/a.h5"],
+        (),
+        0,
+    )
+    # Whose an unknown file is, the test's or an editor's, nobody knows.
+    assert found("run.log", "notes.txt") == (["code.py"], (), 2)
+    assert found("notes.txt", since_ns=0) == (["code.py"], (), 0), "made by the run"
+    unknown = repository.measured("code.py", unnoted=None).code
+    assert (unknown.left_out, unknown.is_complete) == (1, False)
+
+
+def test_somebody_who_reads_the_whole_folder(repository, monkeypatch):
+    monkeypatch.setattr(code_module, "_MOST_UNNOTED", 2)
+    names = [f"data/{number}.bin" for number in range(3)]
+    for name in names:
+        repository.write(name, "some")
+    repository.commit()
+    assert repository.measured("code.py", unnoted=names[:2]).code.files.keys() == {"code.py", *names[:2]}
+    many = repository.measured("code.py", unnoted=names).code
+    assert (many.files.keys(), many.left_out) == ({"code.py"}, 3)
+
+
+def test_a_library_decides_which_commit_it_is(repository):
+    repository.write("lib/w.so", "slow")
+    slow = repository.commit()
+    base = repository.recorded("code.py", "lib/w.so")
+    repository.write("lib/w.so", "fast")
+    repository.commit()
+    assert code_of(base, repository.root / "baselines/test.json", repository.root, WITHOUT).commit == slow
+
+
+def test_what_comes_from_a_package_index(monkeypatch):
+    origins = {"indexed": None, "local": '{"url": "file:///here"}'}
+    names = {"demo": ["indexed"], "mine": ["local"], "both": ["indexed", "local"]}
+    monkeypatch.setattr(code_module, "_distributions", lambda: names)
+    found = lambda name: SimpleNamespace(read_text=lambda _: origins[name])  # noqa: E731
+    monkeypatch.setattr(code_module.importlib.metadata, "distribution", found)
+    assert [name for name in (*names, "unknown") if from_an_index(name)] == ["demo"]

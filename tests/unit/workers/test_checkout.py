@@ -324,3 +324,20 @@ def test_only_the_working_tree_s_own_editable_installs_come_first_on_the_import_
     monkeypatch.setattr(checkout_module, "editable_folders", lambda: [str(other / "src"), str(tree / "src")])
     monkeypatch.setattr(sys, "path", [str(tree / "lib"), "/usr/lib/python"])
     assert Checkout(tree, root).import_path() == [str(root / "src"), str(root / "lib"), "/usr/lib/python"]
+
+
+def test_another_worktree_within_the_tree_has_no_place_in_a_checkout(tmp_path, monkeypatch):
+    tree, base = tmp_path / "tree", tmp_path / "base"
+    other = tree / ".worktrees/other"
+    (other / "src").mkdir(parents=True)
+    (other / ".git").write_text(f"gitdir: {tree}/.git/worktrees/other\n")
+    checkout = Checkout(tree, base)
+    assert checkout.path(other / "src") == str(other / "src")
+    assert checkout.path(tree / "src") == str(base / "src")
+    monkeypatch.setattr(sys, "path", [str(other / "src"), str(tree / "src")])
+    assert checkout.import_path() == [str(other / "src"), str(base / "src")]
+    # Beside a checkout lies what it builds.
+    assert checkout.path(tree / ".git/perfdl/torch_extensions") == str(tree / ".git/perfdl/torch_extensions")
+    # A checkout may itself be such a worktree.
+    inner = Checkout(other, base)
+    assert inner.path(other / "src") == str(base / "src")

@@ -1,6 +1,9 @@
 """Which files a process is seen to read: each case in a process of its own, since an audit hook stays."""
 
 import json
+import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -11,11 +14,12 @@ BEGIN = """
 import json, os, sys
 from pathlib import Path
 from pytest_perfdl.workers.files_read import Reads
-reads = Reads(sys.argv[1])
+reads = Reads(sys.argv[1], watch=len(sys.argv) > 2)
 os.chdir(sys.argv[1])
 """
 END = """
-print(json.dumps(sorted(os.path.relpath(each, os.path.realpath(sys.argv[1])) for each in reads.files())))
+found = sorted(os.path.relpath(each, os.path.realpath(sys.argv[1])) for each in reads.files())
+print("", json.dumps(found), sep=os.linesep)
 """
 
 
@@ -28,11 +32,12 @@ def seen(tmp_path):
         (folder / name).write_text("some")
     (tmp_path / "outside.txt").write_text("some")
 
-    def run(code, folder=folder):
+    def run(code, folder=folder, *, watch=False, **variables):
         text = BEGIN + textwrap.dedent(code) + END
-        done = subprocess.run([sys.executable, "-c", text, str(folder)], capture_output=True, text=True, check=False)
+        command = [sys.executable, "-c", text, str(folder), *(["watch"] if watch else [])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(done.stdout.splitlines()[-1])
 
     return run
 
@@ -109,3 +114,114 @@ def test_odd_names_raise_nothing(seen):
             pass
     """
     assert seen(code) == ["no such file", "\udcff"]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """A library of C without anything in it."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    path = tmp_path_factory.mktemp("library") / "w.so"
+    subprocess.run([compiler, "-shared", "-x", "c", "-o", path, "/dev/null"], check=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import ctypes; ctypes.CDLL('./w.so')",
+        "import ctypes; handle = ctypes.CDLL('./w.so')._handle; import _ctypes; _ctypes.dlclose(handle)",
+        "import ctypes; ctypes.PyDLL(Path('w.so').absolute())",
+    ],
+    ids=["loaded", "closed again", "for Python"],
+)
+def test_libraries(seen, tmp_path, library, code):
+    shutil.copy(library, tmp_path / "folder/w.so")
+    assert seen(code) == ["w.so"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells what is mapped")
+def test_what_compiled_code_maps(seen, tmp_path, library):
+    # The dynamic linker opens what a library needs; no event tells of it.
+    shutil.copy(library, tmp_path / "folder/w.so")
+    built = tmp_path / "folder/needs.so"
+    subprocess.run(
+        ["cc", "-shared", "-x", "c", "-o", built, "/dev/null", "-x", "none", "-Wl,--no-as-needed", "w.so"],
+        cwd=tmp_path / "folder",
+        check=True,
+    )
+    assert seen("import ctypes; ctypes.CDLL('./needs.so')", LD_LIBRARY_PATH=str(tmp_path / "folder")) == [
+        "needs.so",
+        "w.so",
+    ]
+
+
+@pytest.mark.parametrize("name", ["'a.db'", "Path('a.db')", "'file:a.db?mode=ro', uri=True"])
+def test_databases(seen, tmp_path, name):
+    sqlite3.connect(tmp_path / "folder/a.db").execute("create table t (x)").connection.close()
+    code = f"import sqlite3; sqlite3.connect({name}).execute('select * from t')"
+    assert seen(code) == ["a.db"]
+
+
+@pytest.fixture
+def unnoted(seen):
+    """The files that some code opens without our noting them."""
+    return lambda code, **variables: seen(f"{code}\nreads.files = reads.unnoted", watch=True, **variables)
+
+
+needs_inotify = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells what is opened")
+
+
+@needs_inotify
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("open('a.txt').read()", []),
+        ("import subprocess; subprocess.run(['cat', 'a.txt'], check=True)", ["a.txt"]),
+        ("import torch; torch.from_file('a.txt', size=4, dtype=torch.uint8)", ["a.txt"]),
+        ("import subprocess; subprocess.run(['cat', 'deep/er/d.txt'], check=True)", ["deep/er/d.txt"]),
+        ("import subprocess; subprocess.run(['ls', '-R', '.'], check=True)", []),
+        ("import subprocess; subprocess.run(['cat', '../outside.txt'], check=True)", []),
+        ("import subprocess; subprocess.run(['cat', '.git/config'], check=True)", []),
+        ("import subprocess; subprocess.run(['cat', 'env/lib.py'], check=True)", []),
+        ("open('new.txt', 'w').close(); import subprocess; subprocess.run(['cat', 'new.txt'], check=True)", []),
+    ],
+    ids=["noted", "a started process", "C++", "deeper", "listed", "outside", "git's", "an environment", "written"],
+)
+def test_what_was_opened_without_being_noted(unnoted, tmp_path, code, expected):
+    for name in ("deep/er/d.txt", ".git/config", "env/pyvenv.cfg", "env/lib.py"):
+        path = tmp_path / "folder" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("some")
+    assert unnoted(code) == expected
+
+
+@needs_inotify
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pytest_perfdl.workers.files_read as m; m._MOST = 1; [open(n).close() for n in ('a.txt', 'b.txt')]",
+        "os.closerange(3, 64)",
+        "reads._watch = m._FolderWatch('/nowhere')",
+        "m._MOST_ENTRIES = 1; reads._watch = m._FolderWatch('.')",
+        "m.sys.platform = 'darwin'; reads._watch = m._FolderWatch('.'); m.sys.platform = 'linux'",
+    ],
+    ids=["too many files", "closed", "no folder", "too many folders", "another system"],
+)
+def test_it_is_unknown_what_was_opened(seen, code):
+    code = f"import pytest_perfdl.workers.files_read as m\n{code}\nunknown = reads.unnoted() is None\n"
+    assert seen(f"{code}reads.files = lambda: {{str(unknown)}}", watch=True)[0].endswith("True")
+
+
+@needs_inotify
+def test_more_is_opened_than_the_system_keeps(seen):
+    code = """
+    import subprocess
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if most <= 2**15:
+        # Equal events in succession are one.
+        subprocess.run([sys.executable, "-c", f"for i in range({most}): open('a.txt').close(); open('b.txt').close()"])
+    reads.files = lambda: {str(reads.unnoted() is None or most > 2**15)}
+    """
+    assert seen(code, watch=True)[0].endswith("True")

@@ -1,12 +1,14 @@
 """Whether a side ran the repository's code from its own folder."""
 
 import sys
+import sysconfig
 import types
 
 import pytest
 
+from pytest_perfdl.baseline.code import measured_code
 from pytest_perfdl.workers.messages import Origins
-from pytest_perfdl.workers.origins import code_names, elsewhere, origins
+from pytest_perfdl.workers.origins import code_names, elsewhere, import_roots, origins
 
 
 @pytest.fixture
@@ -94,3 +96,80 @@ def test_a_folder_of_ones_own_that_is_called_like_one_of_packages(tree):
 
 def test_a_compiled_extension_says_nothing(tree):
     assert elsewhere(Origins((), (), "", (("demo._C", "/site-packages/demo/_C.so"),)), [tree]) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "roots"),
+    [
+        (("python/demo/__init__.py", "python/demo/core.py"), {"demo": ("python",), "python": (".",)}),
+        (("libs/x/src/y/__init__.py",), {"y": ("libs/x/src",), "src": ("libs/x",), "x": ("libs",), "libs": (".",)}),
+        (("y/__init__.py", "y/a/__init__.py", "y/a/b.py"), {"y": (".",)}),
+        (("scripts/helper.py",), {"helper": ("scripts",), "scripts": (".",)}),
+        # A namespace package has no `__init__.py`: what is on the import path is open.
+        (("p/ops/core.py",), {"core": ("p/ops",), "ops": ("p",), "p": (".",)}),
+        (("a/same.py", "b/same.py"), {"same": ("a", "b"), "a": (".",), "b": (".",)}),
+        (("README.md", "json.py", "tests/conftest.py", "not-a-name.py", "csrc/a.cpp"), {"tests": (".",)}),
+    ],
+    ids=["deep", "deeper", "inner packages", "module", "namespace", "twice", "others"],
+)
+def test_where_code_can_be_imported_from(files, roots):
+    assert import_roots(files) == roots
+
+
+def test_where_a_namespace_package_was_imported_from(tree, tmp_path):
+    path = tree / "python/space/ops/core.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("own")
+    site = tmp_path / "site-packages"
+    found = Origins((), (), "", (("space.ops.core", str(site / "space/ops/core.py")),))
+    there = elsewhere(found, [tree / "python"])
+    assert there.names_and_path == f"space from {site}"
+    assert there.packages == [tree / "python/space"]
+
+
+def test_modules_of_a_worktree_within_the_tree_are_not_its_own(tree, load):
+    """As coding agents make them: .worktrees/feature."""
+    other, submodule = tree / ".worktrees/feature", tree / "third/part"
+    for folder, pointer in ((other, "/repo/.git/worktrees/feature"), (submodule, "../../.git/modules/part")):
+        (folder / "demo").mkdir(parents=True)
+        (folder / ".git").write_text(f"gitdir: {pointer}\n")
+        (folder / "demo/__init__.py").write_text("other")
+    load({"demo": other / "demo/__init__.py", "part": submodule / "demo/__init__.py"})
+    found = origins(str(tree), "", ("demo", "part"), "")
+    assert found.own == ("part",)
+    assert found.files == ("third/part/demo/__init__.py",)
+    assert found.outside == (("demo", str(other / "demo/__init__.py")),)
+    assert elsewhere(found, [tree / "src"]).names_and_path == f"demo from {other}"
+
+
+def test_what_was_read_is_said_by_side(tree, tmp_path, load):
+    load({})
+    base = tree / ".git/perfdl/checkout"
+    for name in ("a.txt", "b.txt", ".git/perfdl/checkout/a.txt", ".git/perfdl/checkout/c.txt"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("some")
+    (base / ".git").write_text(f"gitdir: {tree}/.git/worktrees/checkout\n")
+    (tree / ".git/perfdl/w.so").write_text("built for the checkout")
+    paths = {str(tree / "b.txt"), str(tree / ".git/perfdl/w.so"), str(base / "a.txt"), str(tmp_path / "gone.txt")}
+    unnoted = {str(base / "c.txt"), str(base / "a.txt"), str(tree / "a.txt")}
+    reads = types.SimpleNamespace(files=lambda: paths, unnoted=lambda: unnoted)
+    found = origins(str(base), str(tree), (), "", reads)
+    assert (found.files, found.borrowed, found.unnoted) == (("a.txt",), ("b.txt",), ("c.txt",))
+    found = origins(str(tree), str(base), (), "", reads)
+    assert (found.files, found.borrowed, found.unnoted) == (("b.txt",), ("a.txt",), ("a.txt",))
+    found = origins(str(tree), "", (), "", reads)
+    assert (found.files, found.borrowed, found.unnoted) == (("b.txt",), (), ("a.txt",))
+    assert origins(str(tree), "", (), "").unnoted is None
+
+
+def test_modules_without_a_version_leave_the_record_incomplete(tree, tmp_path, load):
+    """A sibling project on PYTHONPATH, or installed editable: its version stays when its code changes."""
+    loose = tmp_path / "sibling/other/__init__.py"
+    files = {"other": loose, "numpy": tmp_path / "site-packages/numpy/__init__.py", "demo": tree / "src/demo/core.py"}
+    load({**files, "_sysconfigdata_x": f"{sysconfig.get_path('stdlib')}/_sysconfigdata_x.py", "json": "/elsewhere.py"})
+    reads = types.SimpleNamespace(files=set, unnoted=set)
+    found = origins(str(tree), "", (), "", reads)
+    assert (found.unnoted, found.packages) == ((str(loose),), ("_sysconfigdata_x", "numpy", "other"))
+    assert measured_code(tree, found.files, (), unnoted=found.unnoted).code.left_out == 1
+    reads = types.SimpleNamespace(files=set, unnoted=lambda: None)
+    assert origins(str(tree), "", (), "", reads).unnoted is None

@@ -133,12 +133,15 @@ class MemoryRecorder:
         if self._profiler is None:
             return
         from torch._C._autograd import _disable_profiler
+        from torch.autograd import profiler
 
         self._refusal.end()
         process_group.let_collectives_end()
         # What the profiler's own end makes of its events besides takes longer than recording them.
         with profiler_chatter():
             result = _disable_profiler()
+            # Torch would otherwise go on as if one were running.
+            getattr(profiler, "_run_on_profiler_stop", bool)()
         self._profiler = None
         events = _flat(result.experimental_event_tree())
         for _, take, event, context in sorted(events, key=lambda each: each[0]):

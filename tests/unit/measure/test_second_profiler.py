@@ -12,7 +12,7 @@ from pytest_perfdl.measure import profiled_pass
 from pytest_perfdl.measure.attributed_pass import begin, end
 from pytest_perfdl.measure.commands import Calibrate, Settle
 from pytest_perfdl.measure.program import Program
-from pytest_perfdl.measure.second_profiler import RUNNING, STARTED
+from pytest_perfdl.measure.second_profiler import RUNNING, STARTED, refuse_running
 from pytest_perfdl.model.failures import PerfError
 from unit.measure.answers import Conversation
 
@@ -105,6 +105,7 @@ def test_recording_of_memory_is_left_alone(theirs):
         end()
     with theirs():
         torch.ones(2)
+    refuse_running()
 
 
 def test_what_to_do_is_said():

@@ -10,6 +10,7 @@ from pytest_perfdl.bisect.child import OWN_TESTS, Child, Suite, keep_tests
 from pytest_perfdl.bisect.history import WORKING_TREE, read_history
 from pytest_perfdl.bisect.measurements import Request
 from pytest_perfdl.model.errors import RunFailed
+from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 from pytest_perfdl.workers.checkout import Checkout
 from unit.bisect.test_history import commit, git
 
@@ -64,7 +65,9 @@ def test_the_command_line(repository, tmp_path):
     _, measure = child(repository, tmp_path)
     checkout = Checkout(repository, Path("/checkout"))
     words = measure.command(Request("a", "b", timed=True), checkout, Path("/scratch"), "step_time", 0.025)
-    assert words[:4] == (sys.executable, "-m", "pytest", "/checkout/tests/test_speed.py::test")
+    assert list(words[:4]) == module_command(
+        sys.executable, "pytest", "/checkout/tests/test_speed.py::test", path=LIBRARY_FIRST
+    )
     assert {"--rootdir=/checkout", "--perf-against=b", "perf_against_tests=head"} <= set(words)
     assert {"--perf-limit=step_time:2.5%", "--perf-limit=block_time:off"} <= set(words)
     counted = measure.command(Request("a"), checkout, Path("/scratch"), "step_time", 0.025)

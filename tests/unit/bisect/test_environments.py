@@ -14,6 +14,7 @@ from pytest_perfdl.bisect.measurements import Measurement, Request
 from pytest_perfdl.bisect.mixture_child import MixtureChild
 from pytest_perfdl.bisect.mixtures import Environments
 from pytest_perfdl.model.errors import RunFailed
+from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 from pytest_perfdl.workers.interpreter import Distribution, Interpreter
 
 NAMES = tuple("abcdefgh")
@@ -142,7 +143,7 @@ def test_the_command_of_a_mixture(tmp_path):
     timed = child.command(Request(NEW, "old", True), "/new/python", tmp_path, "step_time", 0.05)
     counted = child.command(Request("a", None, False), "/mixed/python", tmp_path, "ops", 0.0)
 
-    assert timed[:4] == ("/new/python", "-m", "pytest", "test_a.py")
+    assert list(timed[:4]) == module_command("/new/python", "pytest", "test_a.py", path=LIBRARY_FIRST)
     assert {"--perf-against-python=/old/python", "--perf-limit=step_time:5%", "-k"} <= set(timed)
     assert not any("against-python=/" in word for word in counted)
     assert "--perf-limit=step_time:off" in counted

@@ -11,6 +11,7 @@ import pytest
 from pytest_perfdl.model.errors import RunFailed
 from pytest_perfdl.qualify import child
 from pytest_perfdl.qualify.child import command, run_suite
+from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 from unit.qualify.runs_of_suites import case_in_file, run_file
 
 ENDS = """
@@ -41,7 +42,7 @@ def pytest_that(monkeypatch):
 def test_the_command_line():
     words = command(["tests", "-k", "gpt"], 0.025, Path("/scratch"), first=True, folder="/records")
 
-    assert words[:6] == (sys.executable, "-m", "pytest", "tests", "-k", "gpt")
+    assert list(words[:6]) == module_command(sys.executable, "pytest", "tests", "-k", "gpt", path=LIBRARY_FIRST)
     assert {"--perf", "--perf-inject=2.5", "--maxfail=1", "--perf-dir=/records"} <= set(words)
     assert {"--perf-json=/scratch/run.json", "--perf-report=/scratch/report"} <= set(words)
     later = command([], 0.0, Path("/scratch"), first=False)

@@ -632,6 +632,7 @@ test:
 | `growth` | bytes that each step keeps |
 | `work` | whether a slower step does more work |
 | `operators` | operators of a mean step of either side: time, FLOPs, bytes, share of the roofline, what limits them |
+| `definition` | how the test itself, its fixtures and its constants differ between the two sides |
 | `source_diffs` | changed lines of the functions that contain the causes |
 | `integrity` | findings on the measurement |
 | `traces` | paths of the traces, relative to the folder of the file |

@@ -128,6 +128,8 @@ class Finding:
 
 SHORT_STEP = "short-step"
 """Code of the note on a step that is too short to be timed well."""
+REDEFINED = "redefined"
+"""Code of the note on a test whose definition is another one on the other side."""
 INJECTED = "injected"
 """Code of the finding of measurements whose steps were slowed down on purpose."""
 

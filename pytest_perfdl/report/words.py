@@ -14,7 +14,7 @@ from pytest_perfdl.judge.alternatives import is_expected
 from pytest_perfdl.judge.waivers import phrase
 from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.metrics import general, label
-from pytest_perfdl.model.record import INJECTED, SHORT_STEP, Finding, metric_name
+from pytest_perfdl.model.record import INJECTED, REDEFINED, SHORT_STEP, Finding, metric_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
 from pytest_perfdl.model.waivers import Waiver
@@ -174,11 +174,17 @@ def worst_first(results: Iterable[Result]) -> list[Result]:
     )
 
 
-def metrics_worst_first(metrics: Iterable[MetricVerdict]) -> list[MetricVerdict]:
-    """By verdict; then times of the step before memory and counts, and its kernels' last; otherwise as measured."""
+def metrics_worst_first(metrics: Iterable[MetricVerdict], verdict: Verdict = "unchanged") -> list[MetricVerdict]:
+    """By verdict; then times of the step before memory and counts, and its kernels' last; otherwise as measured.
+
+    What decided the verdict of the test comes before all others, unless that is `unchanged`: a count that changed
+    beside a time that improved is not the news.
+    """
+    decides = verdict not in ("unchanged", "new")
     return sorted(
         metrics,
         key=lambda metric: (
+            decides and metric.outcome != verdict,
             len(VERDICTS) if metric.outcome is None else VERDICTS.index(metric.outcome),
             importance(metric),
             -(metric.times_over or 0.0) if not metric.of_step else 0.0,
@@ -385,9 +391,18 @@ def own_reason(metric: MetricVerdict, judgement: Judgement) -> str:
     return metric.reason if metric.remark is None else metric.remark
 
 
+def definition_sentence(judgement: Judgement) -> str:
+    """That the two sides had different benchmarks, and which one ran; empty where they did not, or the reason says it.
+
+    Every report says it before all else: what is below it is of that benchmark.
+    """
+    return visible(next((each.message for each in judgement.integrity if each.code == REDEFINED), ""))
+
+
 def told_findings(judgement: Judgement) -> list[Finding]:
     """What the measurement noticed about itself, less what the reason already says."""
-    return [finding for finding in judgement.integrity if finding.message not in judgement.reason]
+    left_out = (finding for finding in judgement.integrity if finding.code != REDEFINED)
+    return [finding for finding in left_out if finding.message not in judgement.reason]
 
 
 def is_uncertain(judgement: Judgement) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,8 @@ from pytest_perfdl.model.metrics import METRICS, general, is_utilization, is_zer
 from pytest_perfdl.model.record import MeasurementPlan, Record
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.waivers import Waiver
-from pytest_perfdl.workers.identity import test_hash
+from pytest_perfdl.workers.definition import Read
+from pytest_perfdl.workers.identity import read_file, test_hash
 from pytest_perfdl.workers.options import exempt_from_timeout
 
 _LIMIT_SOURCES = ("ini perf_limits", "--perf-limit")
@@ -37,7 +39,7 @@ class PerfTest:
     own_limits: Limits
     """The marker's alone."""
     hash: str
-    """Of the test's source and parameters."""
+    """Of the test's definition and parameters."""
     loops: Loops = field(default_factory=Loops, compare=False)
     """How many calls make a step."""
 
@@ -94,11 +96,12 @@ def adopt(items: list[pytest.Item], settings: Settings, waivers: Sequence[Waiver
     tests: dict[str, PerfTest] = {}
     problems = []
     merged = _general_limits(settings)
+    read = functools.cache(read_file)
     for item in items:
         if not is_perf_test(item, settings.markers):
             continue
         try:
-            tests[item.nodeid] = _perf_test(item, settings, merged, waivers)
+            tests[item.nodeid] = _perf_test(item, settings, merged, waivers, read)
         except ValueError as error:
             problems.append(f"{item.nodeid}: @pytest.mark.{settings.markers[-1]}: {error}")
     if problems:
@@ -120,7 +123,9 @@ def _general_limits(settings: Settings) -> Limits:
     return merged
 
 
-def _perf_test(item: pytest.Item, settings: Settings, merged: Limits, waivers: Sequence[Waiver]) -> PerfTest:
+def _perf_test(
+    item: pytest.Item, settings: Settings, merged: Limits, waivers: Sequence[Waiver], read: Read
+) -> PerfTest:
     assert isinstance(item, pytest.Function)
     if _is_unittest(item):
         raise ValueError("perf tests must be functions or methods of plain classes, not of unittest.TestCase")
@@ -131,7 +136,7 @@ def _perf_test(item: pytest.Item, settings: Settings, merged: Limits, waivers: S
     loops = Loops(settings.loops or 1) if options.loops is None else Loops(options.loops, by_marker=True)
     limits = replace(own.over(merged), waivers=tuple(each for each in waivers if each.matches(item.nodeid)))
     plan = options.plan(settings, _ranks(item, options, settings))
-    return PerfTest(item, options, plan, limits, own, test_hash(item), loops)
+    return PerfTest(item, options, plan, limits, own, test_hash(item, read), loops)
 
 
 def _ranks(item: pytest.Function, options: MarkerOptions, settings: Settings) -> int | None:

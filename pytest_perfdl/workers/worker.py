@@ -28,7 +28,7 @@ from pytest_perfdl.system.pytest_internals import config_of, run_phases
 from pytest_perfdl.workers import serialization
 from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.files_read import Reads
-from pytest_perfdl.workers.identity import test_hash
+from pytest_perfdl.workers.identity import read_file, test_hash
 from pytest_perfdl.workers.messages import (
     Broken,
     CallShown,
@@ -186,7 +186,7 @@ class WorkerPlugin:
             plugins = (getattr(plugin, "__file__", None) for plugin in config.pluginmanager.get_plugins())
             besides = [str(place) for place in (self._item.path, config.inipath, *plugins) if place]
             self.channel.send(
-                origins(job.own, job.foreign, job.names, test_hash(self._item), self._reads, besides=besides)
+                origins(job.own, job.foreign, job.names, test_hash(self._item, read_file), self._reads, besides=besides)
             )
         if self._item is not None and self._watch is not None:
             self.channel.send(self._watch.shown(self._item.config.pluginmanager.get_plugins()))

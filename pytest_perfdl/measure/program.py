@@ -30,6 +30,7 @@ from pytest_perfdl.measure.commands import (
 )
 from pytest_perfdl.measure.injected_delay import Delay
 from pytest_perfdl.measure.process_group import ONE_PROCESS, Ranks
+from pytest_perfdl.measure.results import pending
 from pytest_perfdl.measure.steps import NOTHING, Aside, Steps
 from pytest_perfdl.model.record import Finding
 
@@ -99,6 +100,7 @@ class Program:
         self._threads = threads
         self._ranks = ranks
         self._tell_finished = finished
+        self._pending = ""
         self.annotating = False
         """Whether the profiler is on; waiting and preparing are then annotated in the trace."""
         self.loops = 1
@@ -118,6 +120,11 @@ class Program:
         """The tracer that was active in Python during the timed steps."""
         self.loaded: tuple[str, ...] = ()
         """Modules that were imported during profiled or counted steps."""
+
+    def returned(self, result: object) -> None:
+        """Take note of a result that is kept: of profiled steps, since looking at it takes a while."""
+        if self.annotating:
+            self._pending = pending(result)
 
     @property
     def call_ns(self) -> float:
@@ -139,7 +146,8 @@ class Program:
                     self.finished = True
                     self._tell_finished(self)
                     done = compiling.summary()
-                    self._conversation.answer(replace(done, findings=(*done.findings, *self._other_threads())))
+                    findings = (*done.findings, *self._other_threads())
+                    self._conversation.answer(replace(done, findings=findings, pending=self._pending))
                     return
                 if self._reset is not None:
                     self._reset()

@@ -27,6 +27,7 @@ from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.definitions import said_first
 from pytest_perfdl.run.measurement import BaseSide, Measurement
 from pytest_perfdl.run.memory_accounts import memory_differs
+from pytest_perfdl.run.paired_rounds import last_error
 from pytest_perfdl.run.source_diff import Touched, source_diffs, touched, uncalled_diffs
 from pytest_perfdl.workers.checkout import Checkout
 
@@ -122,6 +123,8 @@ def against_side(context: RunContext, measurement: Measurement, confirmation: Co
             why, _, more = str(error).partition("\n")
             if more:
                 test.item.add_report_section("call", "baseline commit", more)
+            if (last := last_error(more)) and last not in why:
+                why = f"{why} ({last})"
             if changed.is_new:
                 return ComparisonResult(_new(context, measurement, f" and cannot run there: {why}"))
             said = f"{changed.what}, which cannot run the current one: {why}"

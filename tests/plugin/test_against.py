@@ -87,13 +87,13 @@ def test_each_side_runs_its_own_code_as_it_was_built(project):
 def test_a_test_that_the_other_revision_does_not_have_is_new_and_that_is_said(project):
     project.write("tests/test_more.py", TEST)
     project.write("tests/test_speed.py", TEST + "\n@pytest.mark.perf\ndef test_again(perf):\n    perf(work)\n")
-    done, tests = run(project, "--perf-against=HEAD", "-k", "more or again")
+    own = ("-o", "perf_against_tests=own")
+    done, tests = run(project, "--perf-against=HEAD", *own, "-k", "more or again")
     assert {test["id"]: test["verdict"] for test in tests} == {
         "tests/test_more.py::test_work": "new",
         "tests/test_speed.py::test_again": "new",
     }
     said = "nothing was compared, because HEAD does not have these tests; set perf_against_tests = head in the ini file"
-    project.ini("pythonpath = src", "perf_against_tests = own")
     assert done.line(said)
     assert said in (project.root / "perf-report" / "summary.md").read_text()
     assert done.code == 0
@@ -102,7 +102,7 @@ def test_a_test_that_the_other_revision_does_not_have_is_new_and_that_is_said(pr
     assert re.search(r"(^|   )against HEAD$", summary, re.MULTILINE)
     assert "repeat" not in summary
 
-    done = project.run(*SHORT, "--perf-against=HEAD", "-k", "more", "--perf-require=1", "-q")
+    done = project.run(*SHORT, *own, "--perf-against=HEAD", "-k", "more", "--perf-require=1", "-q")
     assert done.code == 1
     required = "0 tests were compared, but --perf-require requires 1 (1 new)"
     assert done.line(f"perf: {required}")

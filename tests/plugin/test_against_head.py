@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -55,7 +56,8 @@ class Repository(Project):
         """What a run has put into the checkout; and that nothing else was changed."""
         before = self._state()
         plugins = self.beside / "plugins"
-        done = self.run(*arguments, plugins=["stop"], PYTHONPATH=str(plugins), REPOSITORY=str(self.root), **env)
+        path = os.pathsep.join(filter(None, (str(plugins), os.environ.get("PYTHONPATH"))))
+        done = self.run(*arguments, plugins=["stop"], PYTHONPATH=path, REPOSITORY=str(self.root), **env)
         assert self._state() == before
         assert done.code == 30, done.output
         return json.loads((plugins / "checkout.json").read_text())

@@ -15,9 +15,12 @@ from pytest_perfdl.model.units import format_percent, some
 DONE = 0.5
 """Part of the baseline's work that the first step must have done, and the later ones not."""
 KEPT = 0.25
-"""Part of it that the later steps may still do."""
+"""Part of it that the later steps may still do, of its time and of its calls: those of a step that only keeps a table,
+however large, still run most of the operators that the step's input goes through."""
 REPLACED = 0.5
 """Part of the later steps' time in operators that the baseline does not have, from which on these replaced its work."""
+LEAST_REPLACED = 0.05
+"""Part of the baseline's time that these operators must take."""
 _COMPILED = re.compile(r"Compiled|inductor|triton|_cpp_fused|TensorExpr|prim::|Graph", re.IGNORECASE)
 """Operators and kernels of compiled code."""
 _KEEPING = re.compile(
@@ -45,13 +48,15 @@ def vanished(base: Rows, first: Rows, later: Rows) -> str:
     if not whole:
         return ""
     done: dict[str, float] = {}
-    kept = 0.0
+    kept = calls = 0.0
     for name, (count, ns) in base.items():
         left = min(later.get(name, (0.0, 0.0))[0], count)
         kept += ns * left / count
+        calls += left
         done[name] = ns * max(0.0, min(first.get(name, (0.0, 0.0))[0], count) - left) / count
     share = sum(done.values()) / whole
-    if share < DONE or kept / whole > KEPT or _is_replaced(base, later):
+    is_kept = kept > KEPT * whole or calls > KEPT * sum(count for count, _ in base.values())
+    if share < DONE or is_kept or _is_replaced(base, later):
         return ""
     names = some([name for name in sorted(done, key=lambda each: -done[each]) if done[name] > 0])
     return (
@@ -65,4 +70,5 @@ def _is_replaced(base: Rows, later: Rows) -> bool:
     if any(_COMPILED.search(name) for name in later):
         return True
     new = sum(ns for name, (_, ns) in later.items() if name not in base and not _KEEPING.fullmatch(name))
-    return new > REPLACED * sum(ns for _, ns in later.values())
+    least = LEAST_REPLACED * sum(ns for _, ns in base.values())
+    return new > max(least, REPLACED * sum(ns for _, ns in later.values()))

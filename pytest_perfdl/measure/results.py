@@ -40,7 +40,7 @@ def pending(result: object, depth: int = _DEPTH) -> str:
 _FUTURES = frozenset(
     (
         *("asyncio.futures.Future", "_asyncio.Future", "asyncio.tasks.Task", "_asyncio.Task"),
-        *("torch.futures.Future", "multiprocessing.pool.AsyncResult", "multiprocessing.pool.MapResult"),
+        *("torch.jit.Future", "multiprocessing.pool.AsyncResult", "multiprocessing.pool.MapResult"),
     )
 )
 

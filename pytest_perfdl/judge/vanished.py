@@ -14,9 +14,10 @@ from pytest_perfdl.model.units import format_percent, some
 
 DONE = 0.5
 """Part of the baseline's work that the first step must have done, and the later ones not."""
-KEPT = 0.25
-"""Part of it that the later steps may still do, of its time and of its calls: those of a step that only keeps a table,
-however large, still run most of the operators that the step's input goes through."""
+KEPT_TIME, KEPT_CALLS, KEPT_FLOPS = 0.25, 0.1, 0.25
+"""Parts of it that the later steps may still do, of its time, its calls and its FLOPs. A step that only keeps a table,
+however large, still runs the operators that its input goes through; one that makes a single large call of many small
+ones still does the arithmetic. Calls and FLOPs are exact, where times of profiled steps are not."""
 REPLACED = 0.5
 """Part of the later steps' time in operators that the baseline does not have, from which on these replaced its work."""
 LEAST_REPLACED = 0.05
@@ -33,7 +34,7 @@ Rows = Mapping[str, tuple[float, float]]
 """By name of an operator or kernel, how often a step runs it and how long that takes, in nanoseconds."""
 
 
-def vanished(base: Rows, first: Rows, later: Rows) -> str:
+def vanished(base: Rows, first: Rows, later: Rows, flops: float | None = None) -> str:
     """What the first step did and the later ones do not, in words; empty if the later steps do their work.
 
     Parameters
@@ -43,6 +44,8 @@ def vanished(base: Rows, first: Rows, later: Rows) -> str:
     first, later
         The current code's first step of a process, and later steps. All three of kernels where a step has some, else of
         operators.
+    flops
+        Counted FLOPs of the later steps over those of the baseline's; `None` where these have none.
     """
     whole = sum(ns for _, ns in base.values())
     if not whole:
@@ -55,7 +58,8 @@ def vanished(base: Rows, first: Rows, later: Rows) -> str:
         calls += left
         done[name] = ns * max(0.0, min(first.get(name, (0.0, 0.0))[0], count) - left) / count
     share = sum(done.values()) / whole
-    is_kept = kept > KEPT * whole or calls > KEPT * sum(count for count, _ in base.values())
+    is_kept = kept > KEPT_TIME * whole or calls > KEPT_CALLS * sum(count for count, _ in base.values())
+    is_kept = is_kept or (flops is not None and flops > KEPT_FLOPS)
     if share < DONE or is_kept or _is_replaced(base, later):
         return ""
     names = some([name for name in sorted(done, key=lambda each: -done[each]) if done[name] > 0])

@@ -59,21 +59,27 @@ def with_vanished_work(
         if each.pending and not before.get(each.call):
             why = f"the step returns {each.pending}: compute the result in the step"
         elif each.call in calls:
-            why = _why(calls[each.call], each)
+            why = _why(calls[each.call], each, _flops(judgement, each.call))
         if why and times & faster:
             return _changed(judgement, times & faster, f"{each.call}: {why}" if each.call else why)
     return judgement
 
 
-def _why(base: Call, found: FirstAndLater) -> str:
+def _flops(judgement: Judgement, call: str) -> float | None:
+    """The call's FLOPs over those of the baseline; `None` where these have none, or are not known."""
+    counted = next((each for each in judgement.metrics if each.name == metric_name(call, "flops")), None)
+    return counted.new / counted.base if counted is not None and counted.base and counted.new is not None else None
+
+
+def _why(base: Call, found: FirstAndLater, flops: float | None) -> str:
     rows = [row for row in base.rows if row.kind != "idle"]
     kind = "kernel" if any(row.kind == "kernel" for row in rows) else "operator"
     own: Rows = {row.name: (row.count, sum(row.ns) / len(row.ns)) for row in rows if row.kind == kind and row.count}
-    return vanished(own, _rows(found.first, kind), _rows(found.later, kind))
+    return vanished(own, _rows(found.first, kind), _rows(found.later, kind), flops)
 
 
 def _rows(profiled: Profiled, kind: str) -> Rows:
-    steps = len(profiled.step_ns)
+    steps = max(len(profiled.step_ns), 1)
     return {row.name: (row.count / steps, row.ns / steps) for row in profiled.rows if row.kind == kind}
 
 
@@ -114,4 +120,7 @@ def _measured(
         raise SideError(str(error), invalid=False) from None
     if text := failure(remote, context.config):
         raise SideError(f"the test failed while its first step was looked at\n{text}", invalid=False)
+    damaged = (each for found in remote.results for side in (found.first, found.later) for each in side.findings)
+    if broken := next((each for each in damaged if each.level == "invalid"), None):
+        raise SideError(broken.message, invalid=False)
     return remote.results

@@ -130,6 +130,8 @@ SHORT_STEP = "short-step"
 """Code of the note on a step that is too short to be timed well."""
 REDEFINED = "redefined"
 """Code of the note on a test whose definition is another one on the other side."""
+VANISHED = "vanished"
+"""Code of the note on a step that got faster because its later steps do not do its work."""
 INJECTED = "injected"
 """Code of the finding of measurements whose steps were slowed down on purpose."""
 

@@ -14,7 +14,7 @@ from pytest_perfdl.judge.alternatives import is_expected
 from pytest_perfdl.judge.waivers import phrase
 from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.metrics import general, label
-from pytest_perfdl.model.record import INJECTED, REDEFINED, SHORT_STEP, Finding, metric_name
+from pytest_perfdl.model.record import INJECTED, REDEFINED, SHORT_STEP, VANISHED, Finding, metric_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
 from pytest_perfdl.model.waivers import Waiver
@@ -58,6 +58,8 @@ DISTURBANCES = frozenset(
 matter only where a verdict is not certain, or not from paired rounds."""
 ALWAYS_TOLD = frozenset({UNPAIRED, INJECTED, "profiled"})
 """Codes of notes that say something about the result itself."""
+_SAID_FIRST = (REDEFINED, VANISHED)
+"""Codes of notes that come before all figures, which they put into doubt."""
 LEAST_CHANGE = 0.0005
 """Least change that does not read +0.0%."""
 VERDICT_WORDS: dict[Verdict, str] = {
@@ -392,16 +394,16 @@ def own_reason(metric: MetricVerdict, judgement: Judgement) -> str:
 
 
 def definition_sentence(judgement: Judgement) -> str:
-    """That the two sides had different benchmarks, and which one ran; empty where they did not, or the reason says it.
+    """That the two sides had different benchmarks, and which one ran, or that work vanished; empty where neither is so.
 
     Every report says it before all else: what is below it is of that benchmark.
     """
-    return visible(next((each.message for each in judgement.integrity if each.code == REDEFINED), ""))
+    return visible("; ".join(each.message for each in judgement.integrity if each.code in _SAID_FIRST))
 
 
 def told_findings(judgement: Judgement) -> list[Finding]:
     """What the measurement noticed about itself, less what the reason already says."""
-    left_out = (finding for finding in judgement.integrity if finding.code != REDEFINED)
+    left_out = (finding for finding in judgement.integrity if finding.code not in _SAID_FIRST)
     return [finding for finding in left_out if finding.message not in judgement.reason]
 
 

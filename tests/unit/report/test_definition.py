@@ -6,7 +6,7 @@ from html import unescape
 
 import pytest
 
-from pytest_perfdl.model.record import REDEFINED, Finding
+from pytest_perfdl.model.record import REDEFINED, VANISHED, Finding
 from pytest_perfdl.report import html, markdown, traces
 from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.report.reading import read_run
@@ -58,6 +58,16 @@ def test_a_definition_that_one_side_cannot_run_is_the_reason_and_has_its_diff():
     for text in shown(redefined("changed", reason=why, note=False, metrics=[])):
         assert why.lower() in text.lower(), text
         assert "BATCH = 32" in text
+
+
+def test_work_that_vanished_is_said_before_the_times():
+    said = "only the first step does 99% of the baseline's work (aten::mm)"
+    faster = replace(FASTER, verdict="changed")
+    note = (Finding("note", VANISHED, said),)
+    one = runs.result("changed", reason=f"{said}; step_time -50%", metrics=[STATIC, faster], integrity=note)
+    for text in shown(one):
+        assert said in text.lower().replace("`", ""), text
+        assert "20.00 ms" not in text or text.lower().index(said[:30]) < text.index("20.00 ms"), text
 
 
 def test_the_diff_is_in_the_run_file_and_read_from_it(tmp_path):

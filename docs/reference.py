@@ -90,7 +90,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "missing": ("There is no baseline.", "Record one: `pytest --perf-update=new`."),
     "outdated": (
-        "The test itself changed since its baseline: its code, parameters or measurement settings.",
+        "The test changed since its baseline: its code, fixtures, constants, parameters or measurement settings.",
         "Record it again: `pytest --perf-update`.",
     ),
     "waived": (
@@ -102,8 +102,12 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "Measure again with a larger `--perf-budget`.",
     ),
     "changed": (
-        "A count differs from the baseline, and no time has a verdict.",
-        "If the change is intended, accept it.",
+        (
+            "A count differs from the baseline, and no time has a verdict. Or the times are of different work: a side "
+            "cannot run the [definition](../how-to/shared-runner.md#a-benchmark-that-changed) of the test, or [work "
+            "vanished](../explanation/paired-rounds.md#work-that-vanished) from a step that got faster."
+        ),
+        "If the change is intended, accept it. If work vanished, give each step a new input.",
     ),
     "inconclusive": (
         "Neither a slowdown nor its absence is certain. The reason names the largest slowdown that is not excluded.",
@@ -661,6 +665,7 @@ test:
 | `growth` | bytes that each step keeps |
 | `work` | whether a slower step does more work |
 | `operators` | operators of a mean step of either side: time, FLOPs, bytes, share of the roofline, what limits them |
+| `definition` | how the test itself, its fixtures and its constants differ between the two sides |
 | `source_diffs` | changed lines of the functions that contain the causes |
 | `integrity` | findings on the measurement |
 | `traces` | paths of the traces, relative to the folder of the file |

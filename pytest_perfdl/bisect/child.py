@@ -145,7 +145,7 @@ class Child:
         """The command line of one run; its report and run file go into the scratch folder."""
         suite = self._suite
         ini = None if suite.ini is None else checkout.path(suite.ini)
-        tests = "base" if suite.tests_of == OWN_TESTS else "head"
+        tests = "own" if suite.tests_of == OWN_TESTS else "head"
         further = (*((BUDGET,) if request.timed else ()), *suite.options)
         return (
             *module_command(sys.executable, "pytest", f"{checkout.path(suite.test)}{suite.name}", path=LIBRARY_FIRST),

@@ -307,8 +307,8 @@ INI_ONLY: tuple[tuple[str, Literal["string", "bool", "linelist"], str, str], ...
     (
         "perf_against_tests",
         "string",
-        "test files that --perf-against runs on the baseline commit: those of the commit (base) or working tree (head)",
-        "base",
+        "whose definition of a test both sides of --perf-against run: the working tree's (head), the commit's (base)",
+        "head",
     ),
     ("perf_waivers", "string", "path of the waivers, relative to the root directory, or `off`", WAIVERS),
     ("perf_baseline_trace", "bool", "store the trace of one step with each baseline", "true"),

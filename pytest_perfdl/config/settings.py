@@ -76,7 +76,8 @@ class Settings:
     against_python: str | None
     """Interpreter of the other side, as given on the command line or in the ini file; `None` for this one."""
     against_setup: str
-    against_tests: Literal["base", "head"]
+    against_tests: Literal["head", "base", "own"]
+    """Whose definition of a test both sides run, where it differs; `own` for each its own."""
     budget: float
     """Time limit of the paired rounds of one test, in seconds."""
     resolution: float | None
@@ -243,7 +244,7 @@ def resolve(config: pytest.Config) -> Settings:
         # What the ini file says does not apply to runs that record baselines, or measure in this process.
         against_python=None if update is not None or isolate == "none" else reader.python(),
         against_setup=read_ini(config, "perf_against_setup") or "",
-        against_tests=reader.ini_choice("perf_against_tests", ("base", "head"), "base"),
+        against_tests=reader.ini_choice("perf_against_tests", ("head", "base", "own"), "head"),
         budget=reader.seconds("perf_budget", BUDGET_SECONDS),
         resolution=reader.share("perf_resolution"),
         pin=reader.choice("perf_pin", ("auto", "off"), "auto"),

@@ -136,7 +136,7 @@ def broken_reason(new: Record) -> str:
 def outdated(base: Record, new: Record) -> str:
     """Why a baseline is outdated; empty if it is not."""
     if base.test_hash != new.test_hash:
-        return "the test changed since the baseline was recorded (source or parameters)"
+        return "the test changed since the baseline was recorded (its source, fixtures, constants or parameters)"
     before, after = base.plan.shape, new.plan.shape
     changed = reasons.differences(before, after, after)
     return f"measurement settings differ from the baseline: {changed}" if changed else ""

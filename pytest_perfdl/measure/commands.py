@@ -291,6 +291,8 @@ class Compiled:
     cold_ns: int | None = None
     """`compile_ns` of a process that found the compiler's caches empty: its own, or the first one's of its side;
     `None` if unknown."""
+    pending: str = ""
+    """Why the result of the last step is not computed yet, in a few words; empty if it is."""
 
 
 Reply = Calibrated | Settled | Timed | Profiled | Counted | Attributed | Compiled
@@ -328,6 +330,17 @@ class ExplainedResult:
     parts: StepParts | None
     ranks: tuple[StepParts | None, ...] = ()
     """Every rank's own; empty without ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstAndLater:
+    """What the first step of a process runs, and what later ones do."""
+
+    call: str
+    first: Profiled
+    later: Profiled
+    pending: str
+    """Why the result is not computed yet; empty if it is."""
 
 
 def one_repeat(
@@ -460,6 +473,22 @@ def explanation(
     yield Finish()
     assert isinstance(profiled, Profiled)
     return ExplainedResult(info.name, profiled.parts, tuple(rank.parts for rank in profiled.ranks))
+
+
+def first_and_later(
+    plan: MeasurementPlan, info: CallInfo, scratch: str, *, seconds: float = math.inf, loops: Loops | None = None
+) -> Generator[Command | None, Reply, FirstAndLater]:
+    """The commands for a process that only says what its first step runs that later ones do not."""
+    pace, period = Pace(seconds), info.period
+    first = yield Profile(period, 0, scratch, exemplar=False)
+    number = yield from _loops(info, loops)
+    yield _settle(full(plan, period, TURNS), info, pace, number)
+    later = yield Profile(period, period, scratch, exemplar=False, last=True)
+    done = yield Finish()
+    assert isinstance(first, Profiled)
+    assert isinstance(later, Profiled)
+    assert isinstance(done, Compiled)
+    return FirstAndLater(info.name, first, later, done.pending)
 
 
 def _loops(info: CallInfo, loops: Loops | None) -> Generator[Command, Reply, int]:

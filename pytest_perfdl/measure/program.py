@@ -33,6 +33,7 @@ from pytest_perfdl.measure.commands import (
 from pytest_perfdl.measure.compiling import Totals
 from pytest_perfdl.measure.injected_delay import Delay
 from pytest_perfdl.measure.process_group import ONE_PROCESS, Ranks
+from pytest_perfdl.measure.results import pending
 from pytest_perfdl.measure.steps import NOTHING, Aside, Steps
 from pytest_perfdl.model.record import RECOMPILED, Finding
 from pytest_perfdl.system import clocks
@@ -111,6 +112,7 @@ class Program:
         """What was compiled when timing began."""
         self._recompiles = 0
         self._tell_finished = finished
+        self._pending = ""
         self.annotating = False
         """Whether the profiler is on; waiting and preparing are then annotated in the trace."""
         self.loops = 1
@@ -132,6 +134,11 @@ class Program:
         """How often the timed steps walked over all objects of the process."""
         self.loaded: tuple[str, ...] = ()
         """Modules that were imported during profiled or counted steps."""
+
+    def returned(self, result: object) -> None:
+        """Take note of a result that is kept: of profiled steps, since looking at it takes a while."""
+        if self.annotating:
+            self._pending = pending(result)
 
     @property
     def call_ns(self) -> float:
@@ -158,7 +165,7 @@ class Program:
                     self._tell_finished(self)
                     compiled = self._compiled(Totals.now(notes).since(before))
                     found = (*notes[:1], *self._other_threads(), *_other_clock(began))
-                    self._conversation.answer(replace(compiled, findings=found))
+                    self._conversation.answer(replace(compiled, findings=found, pending=self._pending))
                     return
                 if self._reset is not None:
                     self._reset()

@@ -45,7 +45,7 @@ class Picture:
 def pictures(result: Result) -> list[Picture]:
     """Of each time with a verdict, and of the step's time; the worst first."""
     drawn = []
-    ordered = words.metrics_worst_first(result.judgement.metrics)
+    ordered = words.metrics_worst_first(result.judgement.metrics, result.judgement.verdict)
     if ordered and ordered[0].kind != "timed" and words.judged(ordered[0]):
         # A count is exact: a picture of a time beside it would be taken for its evidence.
         return []

@@ -217,7 +217,7 @@ class MetricGroups:
 
 def split_metrics(judgement: Judgement) -> MetricGroups:
     """The metrics of a test by how much they say."""
-    ordered = words.metrics_worst_first(judgement.metrics)
+    ordered = words.metrics_worst_first(judgement.metrics, judgement.verdict)
     judged = [metric for metric in ordered if words.judged(metric)]
     changed = [metric for metric in judged if words.matters(metric, judgement)]
     minor = [metric for metric in judged if metric not in changed]

@@ -108,6 +108,7 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
         "blame": blame(judgement),
         "memory": memory.to_json(judgement.memory),
         "growth": memory.growth_to_json(judgement),
+        "definition": [dataclasses.asdict(each) for each in judgement.definition],
         "source_diffs": [dataclasses.asdict(each) for each in judgement.source_diffs],
         "suggestions": [dataclasses.asdict(each) for each in result.suggestions],
         "curves": [dataclasses.asdict(each) for each in result.curves],

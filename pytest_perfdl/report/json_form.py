@@ -93,7 +93,8 @@ class _Test(msgspec.Struct):
     record: _Record | None
     base_record: _Record | None
     ranks: int = 0
-    """Number of ranks; 0 without a process group. Not in files of before there were any, as the next one."""
+    """Number of ranks; 0 without a process group. Not in files of before there were any, as the next ones."""
+    definition: list[SourceDiff] = []
     rank_times: list[RankComparison] = []
 
 

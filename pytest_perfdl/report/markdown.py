@@ -156,7 +156,10 @@ def _folded(result: Result, run: Run) -> str:
 def _body(result: Result, run: Run) -> str:
     judgement = result.judgement
     about = story(result, run)
-    parts = [_verdict(about, judgement)]
+    said = words.definition_sentence(judgement)
+    parts = [f"**{_prose(said)}**" if said else "", *([] if about.headline else [_verdict(about, judgement)])]
+    parts += [_diff(diff) for diff in judgement.definition]
+    parts += [_verdict(about, judgement)] if about.headline else []
     parts += [f"**Waiver:** {_prose(note)}" for note in words.waiver_notes(judgement)]
     causes = [_cause(group) for group in about.causes]
     peak = [_peak(about)] if about.memory else []
@@ -165,7 +168,11 @@ def _body(result: Result, run: Run) -> str:
     parts += [_diff(diff) for diff in about.diffs]
     parts += [f"**To do:** {_prose(about.advice)}"] if about.advice else []
     parts += [_prose(words.work_sentence(change, judgement)) for change in judgement.work]
-    metrics = [metric for metric in words.metrics_worst_first(judgement.metrics) if metric.verdict is not None]
+    metrics = [
+        metric
+        for metric in words.metrics_worst_first(judgement.metrics, judgement.verdict)
+        if metric.verdict is not None
+    ]
     changed = [metric for metric in metrics if words.judged(metric)]
     told = [metric for metric in changed if words.matters(metric, judgement)] or changed or metrics
     if told:

@@ -83,6 +83,7 @@ class _ResultForm(msgspec.Struct):
     against: str = ""
     against_python: str = ""
     source_diffs: tuple[SourceDiff, ...] = ()
+    definition: tuple[SourceDiff, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     curves: list[Any] = []
     environment: list[dict[str, Any]] = []
@@ -181,6 +182,7 @@ def _result(test: RunTest, file: RunFile) -> Result:
         integrity=form.integrity,
         context_changes=tuple((each.name, each.base, each.new) for each in form.context_changes),
         source_diffs=form.source_diffs,
+        definition=form.definition,
     )
     return Result(
         id=form.id,

@@ -122,7 +122,8 @@ class Story:
     """What is said first about a test; what is not known is empty."""
 
     headline: MetricVerdict | None
-    """The metric to name first: a time before memory, memory before counts; `None` where none has a verdict."""
+    """The metric to name first: of those that decided the verdict a time before memory, memory before counts; `None`
+    where none has a verdict."""
     also: tuple[MetricVerdict, ...]
     """The other metrics of the step with a verdict other than unchanged."""
     causes: tuple[CauseGroup, ...]
@@ -153,7 +154,9 @@ class Story:
 def story(result: Result, run: Run) -> Story:
     """What to say first about a test of a run."""
     judgement = result.judgement
-    shown = [metric for metric in words.metrics_worst_first(judgement.metrics) if words.judged(metric)]
+    shown = [
+        metric for metric in words.metrics_worst_first(judgement.metrics, judgement.verdict) if words.judged(metric)
+    ]
     of_step = [metric for metric in shown if metric.of_step] or shown
     groups = cause_groups(result, run)
     causes = largest_groups(groups, GROUPS)

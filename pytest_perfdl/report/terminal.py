@@ -26,6 +26,8 @@ CAUSES_SHOWN = 5
 """Rows of the profiled step below its causes."""
 SOURCE_LINES_SHOWN = 20
 """Of the changed functions' diffs together, unless more is asked for."""
+DEFINITION_LINES = 9
+"""Of the diff of a test's definition, where little is shown."""
 CODE_PIECES, CODE_INDENT = 3, 8
 """Lines of the terminal that one line of code takes at most, and how far all but the first are indented."""
 TABLE_ROWS = 30
@@ -172,8 +174,10 @@ def _in_brief(result: Result, run: Run, width: int) -> list[str]:
         return [f"    {words.recorded(result)}", *notes]
     about = story(result, run)
     lines = []
+    definition = _definition_lines(result, DEFINITION_LINES, width)
     if about.headline is None or result.judgement.verdict in ("invalid", "missing", "outdated", "unmeasured"):
-        return layout.paragraph(_reason(result), 4, width)
+        return [*layout.paragraph(_reason(result), 4, width), *definition]
+    lines += layout.paragraph(words.definition_sentence(result.judgement), 4, width) + definition
     lines += layout.paragraph(_change(about), 4, width)
     lines += [line for text in words.waiver_notes(result.judgement) for line in layout.paragraph(text, 4, width)]
     lines += [line for text in words.telling_notes(result.judgement) for line in layout.paragraph(text, 4, width)]
@@ -261,6 +265,7 @@ def _title(result: Result) -> str:
 
 def _details(result: Result, about: Story, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
     judgement = result.judgement
+    defined = [TerminalLine(text) for text in _definition_lines(result, SOURCE_LINES_SHOWN, width)]
     metrics = [metric for metric in judgement.metrics if _metric_shown(metric, verbosity, run)]
     of_step = any(metric.of_step and metric.outcome == judgement.verdict for metric in metrics)
     kernels = [metric for metric in words.metrics_worst_first(metrics) if not metric.of_step]
@@ -269,7 +274,7 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
     metrics = [metric for metric in metrics if metric not in left_out]
     if verbosity < 1:
         metrics = [metric for metric in metrics if not words.judged(metric) or words.matters(metric, judgement)]
-    lines = _metric_lines(metrics, judgement.verdict, verbosity, width)
+    lines = defined + _metric_lines(metrics, judgement.verdict, verbosity, width)
     lines += _paragraph(words.metrics_explained(words.metrics_worst_first(metrics)), 4, width)
     lines += _paragraph(words.limits_explained(metrics), 4, width)
     lines += _paragraph(
@@ -374,7 +379,7 @@ def _metric_lines(metrics: Sequence[MetricVerdict], verdict: Verdict, verbosity:
             words.visible(_limit(metric, verdict)),
             f"above {figures.excluded(metric)}" if verbosity > 0 and figures.excluded(metric) else "",
         )
-        for metric in words.metrics_worst_first(metrics)
+        for metric in words.metrics_worst_first(metrics, verdict)
     ]
     titled = tuple(title if any(row[column] for row in table) else "" for column, title in enumerate(head))
     return [TerminalLine(text) for text in layout.rows([titled, *table], "lrrrlr", 4, width)]
@@ -433,6 +438,16 @@ def _memory_lines(result: Result, run: Run, verbosity: int, width: int) -> list[
         for advice in change.advice[:1] if verbosity < 1 else change.advice:
             lines += layout.paragraph(f"{lead}: {memory.advice_sentence(advice, change, result.judgement)}", 6, width)
     return lines
+
+
+def _definition_lines(result: Result, most: int, width: int) -> list[str]:
+    """How the definition of the test differs between the two sides."""
+    lines: list[str] = []
+    for each in result.judgement.definition:
+        code = [line for line in words.diff_lines(each) if not line.startswith("@")]
+        lines += [f"    {words.source_title(each)}", *(f"      {line}" for line in code)]
+    more = [f"      and {plural(len(lines) - most, 'more line')}"] if len(lines) > most + 1 else []
+    return [layout.cut(line, max(width, layout.LEAST_NAME)) for line in (lines[:most] if more else lines)] + more
 
 
 def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> list[str]:

@@ -14,7 +14,17 @@ from pytest_perfdl.judge.alternatives import is_expected
 from pytest_perfdl.judge.waivers import phrase
 from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.metrics import general, label
-from pytest_perfdl.model.record import INJECTED, RECOMPILED, SHORT_STEP, STALLED, VARYING, Finding, metric_name
+from pytest_perfdl.model.record import (
+    INJECTED,
+    RECOMPILED,
+    REDEFINED,
+    SHORT_STEP,
+    STALLED,
+    VANISHED,
+    VARYING,
+    Finding,
+    metric_name,
+)
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
 from pytest_perfdl.model.waivers import Waiver
@@ -58,6 +68,8 @@ DISTURBANCES = frozenset(
 matter only where a verdict is not certain, or not from paired rounds."""
 ALWAYS_TOLD = frozenset({UNPAIRED, INJECTED, RECOMPILED, STALLED, VARYING, "profiled", "passes-differ"})
 """Codes of notes that say something about the result itself."""
+_SAID_FIRST = (REDEFINED, VANISHED)
+"""Codes of notes that come before all figures, which they put into doubt."""
 LEAST_CHANGE = 0.0005
 """Least change that does not read +0.0%."""
 VERDICT_WORDS: dict[Verdict, str] = {
@@ -174,11 +186,17 @@ def worst_first(results: Iterable[Result]) -> list[Result]:
     )
 
 
-def metrics_worst_first(metrics: Iterable[MetricVerdict]) -> list[MetricVerdict]:
-    """By verdict; then times of the step before memory and counts, and its kernels' last; otherwise as measured."""
+def metrics_worst_first(metrics: Iterable[MetricVerdict], verdict: Verdict = "unchanged") -> list[MetricVerdict]:
+    """By verdict; then times of the step before memory and counts, and its kernels' last; otherwise as measured.
+
+    What decided the verdict of the test comes before all others, unless that is `unchanged`: a count that changed
+    beside a time that improved is not the news.
+    """
+    decides = verdict not in ("unchanged", "new")
     return sorted(
         metrics,
         key=lambda metric: (
+            decides and metric.outcome != verdict,
             len(VERDICTS) if metric.outcome is None else VERDICTS.index(metric.outcome),
             importance(metric),
             -(metric.times_over or 0.0) if not metric.of_step else 0.0,
@@ -385,9 +403,18 @@ def own_reason(metric: MetricVerdict, judgement: Judgement) -> str:
     return metric.reason if metric.remark is None else metric.remark
 
 
+def definition_sentence(judgement: Judgement) -> str:
+    """That the two sides had different benchmarks, and which one ran, or that work vanished; empty where neither is so.
+
+    Every report says it before all else: what is below it is of that benchmark.
+    """
+    return visible("; ".join(each.message for each in judgement.integrity if each.code in _SAID_FIRST))
+
+
 def told_findings(judgement: Judgement) -> list[Finding]:
     """What the measurement noticed about itself, less what the reason already says."""
-    return [finding for finding in judgement.integrity if finding.message not in judgement.reason]
+    left_out = (finding for finding in judgement.integrity if finding.code not in _SAID_FIRST)
+    return [finding for finding in left_out if finding.message not in judgement.reason]
 
 
 def is_uncertain(judgement: Judgement) -> bool:

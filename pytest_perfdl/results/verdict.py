@@ -377,6 +377,8 @@ class Judgement:
     """(name, baseline's value, current value) of context fields that differ."""
     source_diffs: tuple[SourceDiff, ...] = ()
     """Of changed functions at causes, those of the largest causes first."""
+    definition: tuple[SourceDiff, ...] = ()
+    """How the test itself, its fixtures and constants differ between the two sides; empty where they do not."""
     work: tuple[WorkChange, ...] = ()
     """One per slower call; empty if unknown."""
     operators: tuple[OperatorSides, ...] = ()

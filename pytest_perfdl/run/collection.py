@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,8 @@ from pytest_perfdl.model.record import MeasurementPlan, Record
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.waivers import Waiver, waivers_for
 from pytest_perfdl.system.pytest_internals import fixture_functions
-from pytest_perfdl.workers.identity import test_hash
+from pytest_perfdl.workers.definition import Read
+from pytest_perfdl.workers.identity import read_file, test_hash
 from pytest_perfdl.workers.options import exempt_from_timeout
 
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{4,}")
@@ -43,7 +45,7 @@ class PerfTest:
     own_limits: Limits
     """The marker's alone."""
     hash: str
-    """Of the test's source and parameters."""
+    """Of the test's definition and parameters."""
     loops: Loops = field(default_factory=Loops, compare=False)
     """How many calls make a step."""
 
@@ -107,12 +109,13 @@ def adopt(items: list[pytest.Item], settings: Settings, waivers: Sequence[Waiver
     """
     found = Adopted({}, {})
     merged = _general_limits(settings)
-    ids = {item.nodeid for item in items}
+    ids, read = {item.nodeid for item in items}, functools.cache(read_file)
     for item in items:
         if not is_perf_test(item, settings.markers):
             continue
         try:
-            found.tests[item.nodeid] = test = _perf_test(item, settings, merged, waivers_for(item.nodeid, waivers, ids))
+            waived = waivers_for(item.nodeid, waivers, ids)
+            found.tests[item.nodeid] = test = _perf_test(item, settings, merged, waived, read)
         except ValueError as error:
             reason = f"@pytest.mark.{settings.markers[-1]}: {error}"
             found.refused[item.nodeid] = item, reason
@@ -144,7 +147,9 @@ def _general_limits(settings: Settings) -> Limits:
     return merged
 
 
-def _perf_test(item: pytest.Item, settings: Settings, merged: Limits, waivers: tuple[Waiver, ...]) -> PerfTest:
+def _perf_test(
+    item: pytest.Item, settings: Settings, merged: Limits, waivers: tuple[Waiver, ...], read: Read
+) -> PerfTest:
     assert isinstance(item, pytest.Function)
     if _is_unittest(item):
         raise ValueError("perf tests must be functions or methods of plain classes, not of unittest.TestCase")
@@ -166,7 +171,7 @@ def _perf_test(item: pytest.Item, settings: Settings, merged: Limits, waivers: t
     loops = Loops(settings.loops or 1) if options.loops is None else Loops(options.loops, by_marker=True)
     limits = replace(own.over(merged), waivers=waivers)
     plan = options.plan(settings, _ranks(item, options, settings))
-    return PerfTest(item, options, plan, limits, own, test_hash(item), loops)
+    return PerfTest(item, options, plan, limits, own, test_hash(item, read), loops)
 
 
 def _ranks(item: pytest.Function, options: MarkerOptions, settings: Settings) -> int | None:

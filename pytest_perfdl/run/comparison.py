@@ -20,13 +20,14 @@ from pytest_perfdl.model.errors import BaselineError, CheckoutError, SideError, 
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import RECOMPILED, Finding, Record
 from pytest_perfdl.model.units import some
-from pytest_perfdl.results.verdict import Judgement
+from pytest_perfdl.results.verdict import Judgement, SourceDiff
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import RunContext
+from pytest_perfdl.run.definitions import said_first
 from pytest_perfdl.run.measurement import BaseSide, Measurement
 from pytest_perfdl.run.memory_accounts import memory_differs
-from pytest_perfdl.run.paired_rounds import unseen
+from pytest_perfdl.run.paired_rounds import last_error, unseen
 from pytest_perfdl.run.source_diff import Touched, source_diffs, touched, uncalled_diffs
 from pytest_perfdl.workers.checkout import Checkout
 
@@ -100,30 +101,86 @@ def against_side(context: RunContext, measurement: Measurement, confirmation: Co
     PerfError
         The other side cannot be measured.
     """
-    new, limits = measurement.record(), measurement.test.limits
+    test, whose = measurement.test, context.settings.against_tests
     try:
         commit = context.revisions.against
-        checkout = context.revisions.other_side(commit)
-        base = measurement.measure_base(checkout, commit)
-        if base is None:
-            reason = f"the test does not exist in git revision {context.settings.against}"
-            return ComparisonResult(Judgement(measurement.test.item.nodeid, "new", reason, integrity=new.integrity))
-        new, record = context.revisions.with_environments(new, base.record)
-        base = replace(base, record=record)
-        found = standing(new, base.record, (), limits, stored=False)
-        if found.verdict not in ("invalid", "outdated"):
-            if held(found, limits):
-                pair = _Pair(context, measurement, confirmation, checkout, commit, base)
-                found = pair.judged(found, new, base.record)
-            else:
-                found = confirm(found, base.record, new, limits)
-        found = _noted(found, _doubts(context, measurement, base, checkout))
-        return ComparisonResult(found, base.record, base.traces, checkout, commit, base.record, base.rank_traces)
+        changed = context.revisions.redefined(test, commit)
+        if changed is None:
+            return _compared(context, measurement, confirmation, commit)
+        if changed.is_new and whose != "head":
+            return ComparisonResult(_new(context, measurement))
+        if whose == "base":
+            why = (
+                f"{changed.what}, and the working tree has no copy of it to run: git checkout {commit[:12]} -- "
+                f"{' '.join(dict.fromkeys(diff.file for diff in changed.diffs))} runs the commit's on both sides, "
+                "perf_against_tests = head the working tree's"
+            )
+            return ComparisonResult(_changed(measurement, why, changed.diffs))
+        try:
+            found = _compared(context, measurement, confirmation, commit, whose)
+        except SideError as error:
+            if error.invalid or whose == "own":
+                raise
+            # What both sides can run is what both sides are judged by.
+            context.progress.clear()
+            why, _, more = str(error).partition("\n")
+            if more:
+                test.item.add_report_section("call", "baseline commit", more)
+            if (last := last_error(more)) and last not in why:
+                why = f"{why} ({last})"
+            if changed.is_new:
+                return ComparisonResult(_new(context, measurement, f" and cannot run there: {why}"))
+            said = f"{changed.what}, which cannot run the current one: {why}"
+            return ComparisonResult(_changed(measurement, said, changed.diffs))
+        if found.base is None:
+            return found
+        return replace(found, judgement=said_first(found.judgement, changed, whose))
     except SideSkipped as error:
-        found = Judgement(measurement.test.item.nodeid, "incomparable", str(error), integrity=new.integrity)
-        return ComparisonResult(found)
+        integrity = measurement.record().integrity
+        return ComparisonResult(Judgement(test.item.nodeid, "incomparable", str(error), integrity=integrity))
     except (CheckoutError, SideError) as error:
         raise PerfError(str(error)) from None
+
+
+def _compared(
+    context: RunContext, measurement: Measurement, confirmation: Confirmation, commit: str, tests_of: str = ""
+) -> ComparisonResult:
+    """The comparison with the other side; `tests_of` says whose definition it runs where that differs.
+
+    Raises
+    ------
+    SideError, CheckoutError
+    """
+    new, limits = measurement.record(), measurement.test.limits
+    checkout = context.revisions.other_side(commit, tests_of_head=tests_of == "head")
+    base = measurement.measure_base(checkout, commit)
+    if base is None:
+        return ComparisonResult(_new(context, measurement))
+    if tests_of != "own" and commit and base.record.test_hash != new.test_hash:
+        raise SideError("the parameters of the test differ between the two sides", invalid=False)
+    new, record = context.revisions.with_environments(new, replace(base.record, test_hash=new.test_hash))
+    base = replace(base, record=record)
+    found = standing(new, base.record, (), limits, stored=False)
+    if found.verdict not in ("invalid", "outdated"):
+        if held(found, limits):
+            pair = _Pair(context, measurement, confirmation, checkout, commit, base)
+            found = pair.judged(found, new, base.record)
+        else:
+            found = confirm(found, base.record, new, limits)
+    found = _noted(found, _doubts(context, measurement, base, checkout))
+    return ComparisonResult(found, base.record, base.traces, checkout, commit, base.record, base.rank_traces)
+
+
+def _new(context: RunContext, measurement: Measurement, why: str = "") -> Judgement:
+    """The judgement of a test that the other revision does not have."""
+    reason = f"the test does not exist in git revision {context.settings.against}{why}"
+    return Judgement(measurement.test.item.nodeid, "new", reason, integrity=measurement.record().integrity)
+
+
+def _changed(measurement: Measurement, why: str, definition: tuple[SourceDiff, ...] = ()) -> Judgement:
+    """The judgement of a test that measures something else on either side: no times are compared."""
+    nodeid, integrity = measurement.test.item.nodeid, measurement.record().integrity
+    return Judgement(nodeid, "changed", why, integrity=integrity, definition=definition)
 
 
 def against_baseline(

@@ -40,6 +40,7 @@ from pytest_perfdl.run.memory_advice import with_memory_advice
 from pytest_perfdl.run.revisions import UNTIED
 from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.run.suggestions import with_suggestions
+from pytest_perfdl.run.vanished_work import with_vanished_work
 from pytest_perfdl.workers.messages import PhaseReport
 from pytest_perfdl.workers.remote_test import replay
 
@@ -198,11 +199,15 @@ def _short_steps(measurement: Measurement) -> list[Finding]:
 
 
 def _accounted(context: RunContext, measurement: Measurement, found: ComparisonResult) -> ComparisonResult:
-    """The result with a breakdown of peak memory, if that changed or memory grows."""
+    """The result with a breakdown of peak memory if that changed or memory grows; of less work if that vanished."""
+    base = found.now or found.base
+    judgement = found.judgement
+    if base is not None:
+        judgement = with_vanished_work(context, measurement.test, judgement, base.calls, found.checkout)
     judgement = with_accounts(
         context,
         measurement.test,
-        found.judgement,
+        judgement,
         measurement.record(),
         found.now,
         checkout=found.checkout,

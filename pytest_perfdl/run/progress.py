@@ -95,6 +95,10 @@ class Progress:
         """Python stacks are recorded, to locate a change or the operators that it affects."""
         self._show(f"perf: test {self._test} of {self._tests}, locating the change: {test}"[:118])
 
+    def start_first_step(self, test: str) -> None:
+        """A test got faster, and its first step is compared with later ones."""
+        self._show(f"perf: test {self._test} of {self._tests}, comparing the first step: {test}"[:118])
+
     def start_memory(self, test: str) -> None:
         """Every allocation is recorded, for the breakdown of peak memory."""
         self._show(f"perf: test {self._test} of {self._tests}, analyzing peak memory: {test}"[:118])

@@ -25,6 +25,7 @@ from pytest_perfdl.model.errors import BaselineError, CheckoutError, GitError
 from pytest_perfdl.model.record import Code, Finding, Record
 from pytest_perfdl.model.units import some
 from pytest_perfdl.run.collection import PerfTest
+from pytest_perfdl.run.definitions import Redefined, redefined
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.git import commit_of, git, top_of, tree_of, trouble
 from pytest_perfdl.workers.checkout import Checkout, checked_out, kept_commits
@@ -81,8 +82,8 @@ class Revisions:
         """The commit that is checked out when the session begins."""
         self._recorded: dict[str, str] = {}
         """Files that tests loaded or read, with the first digits of each file's git hash."""
-        self._checkouts: dict[str, Checkout] = {}
-        """Checkouts of the session, by commit."""
+        self._checkouts: dict[tuple[str, bool], Checkout] = {}
+        """Checkouts of the session, by commit, and by whether the working tree's tests were laid over."""
         self._prefer: tuple[str, ...] | None = None
         """Commits that several tests of the session can share, see `code_of`."""
         self._roots: dict[Path, Mapping[str, tuple[str, ...]]] = {}
@@ -277,7 +278,9 @@ class Revisions:
             return ""
         without = [Path(checkout.path(self._config.rootpath / folder)) for folder in self._left_out]
         then, now = base.code.files, measured_code(checkout.root, loaded.files, (), without=without).code.files
-        laid = {Path(checkout.path(file)).relative_to(checkout.root).as_posix() for file in self._laid_over(checkout)}
+        laid = {
+            Path(checkout.path(file)).relative_to(checkout.root).as_posix() for file in self._laid_over(checkout, "")
+        }
         # The data that a step reads may be random; the modules that it loads are not.
         both = {name for name in {*now, *then} if name.endswith(".py") or (name in now and name in then)}
         other = sorted(name for name in both - laid if now.get(name) != then.get(name))
@@ -428,15 +431,33 @@ class Revisions:
 
     # Checkouts
 
-    def other_side(self, commit: str) -> Checkout:
+    def redefined(self, test: PerfTest, commit: str) -> Redefined | None:
+        """How the test is defined otherwise in a commit, or is not in it; `None` if the definition is the same."""
+        return redefined(test.item, self.top, commit) if self.top is not None and commit else None
+
+    def prepare_other_sides(self) -> None:
+        """Make the other sides that the tests of the run need.
+
+        Raises
+        ------
+        CheckoutError
+        """
+        commit, whose = self.against, self._settings.against_tests
+        changed = (self.redefined(test, commit) for test in self._tests)
+        for over in {whose == "head" and each is not None for each in changed} or {False}:
+            self.other_side(commit, tests_of_head=over)
+
+    def other_side(self, commit: str, *, tests_of_head: bool = False) -> Checkout:
         """The other side of a run that compares two: a commit's code, or the working tree's, and its interpreter.
+
+        With `tests_of_head` the tests of the working tree are laid over the commit's.
 
         Raises
         ------
         CheckoutError
         """
         top = self.top or self._config.rootpath
-        code = self.checkout(commit) if commit else Checkout(working_tree=top, root=top)
+        code = self.checkout(commit, tests_of_head=tests_of_head) if commit else Checkout(working_tree=top, root=top)
         return replace(code, interpreter=self.interpreter)
 
     @cached_property
@@ -472,20 +493,27 @@ class Revisions:
         places = {"interpreter": (self.interpreter.executable, here.executable)}
         return places | differences(self.interpreter, here)
 
-    def checkout(self, commit: str) -> Checkout:
+    def checkout(self, commit: str, *, tests_of_head: bool = False) -> Checkout:
         """A commit's code on disk, made when first asked for; it stays there until the run ends, and for later runs.
+
+        There are two where some tests are defined otherwise in the commit: the others run as they are there.
 
         Raises
         ------
         CheckoutError
         """
-        if commit not in self._checkouts:
+        if (commit, tests_of_head) not in self._checkouts:
             top = self.top
             if top is None:
                 raise CheckoutError(trouble(self._config.rootpath) or "the project is not in a git repository")
-            same = (made for known, made in self._checkouts.items() if tree_of(top, known) == tree_of(top, commit))
-            self._checkouts[commit] = next(same, None) or self._check_out(top, commit)
-        return self._checkouts[commit]
+            same = (
+                made
+                for (known, over), made in self._checkouts.items()
+                if over == tests_of_head and tree_of(top, known) == tree_of(top, commit)
+            )
+            laid_over = commit if tests_of_head else ""
+            self._checkouts[commit, tests_of_head] = next(same, None) or self._check_out(top, commit, laid_over)
+        return self._checkouts[commit, tests_of_head]
 
     @property
     def checked_out(self) -> str:
@@ -498,21 +526,23 @@ class Revisions:
         said = ", ".join(count for count in counts if not count.startswith("0 "))
         return f"baseline commits: {said}, in {sum(each.seconds for each in made):.1f} s"
 
-    def _check_out(self, top: Path, commit: str) -> Checkout:
+    def _check_out(self, top: Path, commit: str, laid_over: str) -> Checkout:
         with contextlib.ExitStack() as cleaning:
             made = cleaning.enter_context(
                 checked_out(top, commit, seconds=self._settings.timeout, setup=self._settings.against_setup)
             )
-            overlay(made, self._laid_over(made))
+            overlay(made, self._laid_over(made, laid_over))
             self._cleaning.enter_context(cleaning.pop_all())
         return made
 
-    def _laid_over(self, checkout: Checkout) -> list[Path]:
-        """What of the working tree runs on the other revision: an ini file it lacks, and its tests if so wanted."""
+    def _laid_over(self, checkout: Checkout, commit: str) -> list[Path]:
+        """What of the working tree runs on the other revision: an ini file it lacks, and the tests, if of a commit."""
         root, ini = self._config.rootpath, self._config.inipath
-        files = []
-        if self._settings.against_tests == "head":
+        files: list[Path] = []
+        if commit:
             files = with_conftests((test.item.path for test in self._tests), root)
+            others = (each.files for test in self._tests if (each := self.redefined(test, commit)) is not None)
+            files = list(dict.fromkeys((*files, *(file for found in others for file in found))))
         if ini is not None and (files or not Path(checkout.path(ini)).exists()):
             files.append(ini)
         return files

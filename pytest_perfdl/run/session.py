@@ -198,7 +198,7 @@ class PerfSession:
         if not context.tests or not self.settings.compares_sides:
             return
         try:
-            context.revisions.other_side(context.revisions.against)
+            context.revisions.prepare_other_sides()
         except CheckoutError as error:
             raise pytest.UsageError(str(error)) from None
 

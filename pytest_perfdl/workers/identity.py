@@ -1,27 +1,24 @@
-"""The identity of a test: its source and parameters."""
+"""The identity of a test: its definition and parameters."""
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import hashlib
-import inspect
-import textwrap
-from functools import lru_cache
-from importlib.util import decode_source
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pytest_perfdl.model.python_source import parsed
+from pytest_perfdl.workers.definition import Definition, Read, definition
 
 
-def test_hash(item: pytest.Function) -> str:
-    """Identifies the test's own source and parameters.
+def test_hash(item: pytest.Function, read: Read) -> str:
+    """Identifies what a test measures: its definition (see `definition`) and its parameters.
 
-    Decorators are left out (a new limit is no new test), and so are comments and blank lines.
+    `read` reads the files of a side, which many tests share.
     """
-    parts = [_source(item.function)]
+    found = definition_of(item, item.config.rootpath, read)
+    # A test that no statement of its file defines may be made of anything there.
+    parts = [hashlib.sha256(read(item.path) or b"").hexdigest() if found is None else found.hash]
     callspec = getattr(item, "callspec", None)
     if callspec is not None:
         parts.append(callspec.id)
@@ -30,52 +27,14 @@ def test_hash(item: pytest.Function) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _source(function: Any) -> str:
-    definition = _definition(function)
-    if definition is None:
-        return getattr(function, "__qualname__", "")
-    return "\n".join(line.rstrip() for line in definition if line.strip() and not line.strip().startswith("#"))
+def definition_of(item: pytest.Function, root: Path, read: Read) -> Definition | None:
+    """The definition of a test as a side has it; `None` if it is not found in the text of its file."""
+    owners = [each.name for each in item.listchain() if isinstance(each, pytest.Class)]
+    return definition(item.path, owners, item.originalname, root, read)
 
 
-def _definition(function: Any) -> list[str] | None:
-    """Lines from `def` on, without indentation; `None` where they cannot be read, or would not parse so."""
-    try:
-        code = inspect.unwrap(function).__code__
-        stat = Path(code.co_filename).stat()
-        lines, places = _definitions(code.co_filename, stat.st_mtime_ns, stat.st_size)
-        first, start, end = places[code.co_firstlineno]
-    except (AttributeError, OSError, SyntaxError, ValueError, KeyError):
-        return _searched(function)
-    source = textwrap.dedent("\n".join(lines[first - 1 : end])).splitlines()
-    # A text of several lines may reach further left than the function.
-    return None if source[0][0].isspace() else source[start - first :]
-
-
-@lru_cache(maxsize=64)
-def _definitions(path: str, _mtime_ns: int, _size: int) -> tuple[list[str], dict[int, tuple[int, int, int]]]:
-    """Lines of a file, and where its functions are: first line, with decorators -> that line, `def`, last line.
-
-    `inspect.getsource` reads on from each function anew, which takes a third of collecting a thousand tests.
-    """
-    data = Path(path).read_bytes()
-    tree = parsed(data)
-    found: dict[int, tuple[int, int, int]] = {}
-    left: list[ast.AST] = [] if tree is None else [tree]
-    while left:
-        node = left.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            found[first] = first, node.lineno, node.end_lineno
-        # Expressions hold no functions, and are most of a tree.
-        left += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
-    return decode_source(data).split("\n"), found
-
-
-def _searched(function: Any) -> list[str] | None:
-    """The same of what is no `def` of a file: a lambda, or a function made from a text."""
-    try:
-        source = textwrap.dedent(inspect.getsource(function))
-        definition = ast.parse(source).body[0]
-    except (OSError, TypeError, SyntaxError, IndexError):
-        return None
-    return source.splitlines()[definition.lineno - 1 :]
+def read_file(path: Path) -> bytes | None:
+    """The content of a file; `None` if there is none."""
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return None

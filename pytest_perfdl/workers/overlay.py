@@ -24,7 +24,7 @@ def with_conftests(tests: Iterable[Path], top: Path) -> list[Path]:
 
 
 def overlay(checkout: Checkout, files: Iterable[Path]) -> None:
-    """Put the working tree's present files in place of the revision's; what lies outside is on both sides anyhow.
+    """Put the working tree's files in place of the revision's; what lies outside is on both sides anyhow.
 
     Raises
     ------
@@ -37,18 +37,21 @@ def overlay(checkout: Checkout, files: Iterable[Path]) -> None:
             continue
         if not target.is_relative_to(checkout.root.resolve()):
             raise CheckoutError(
-                f"perf_against_tests = head: {file} cannot be replaced, because it is a link to {target} in the "
+                f"{file} cannot be replaced, because it is a link to {target} in the "
                 "baseline commit, outside the checkout"
             )
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("rb") as given, replacing(target) as made:
-                shutil.copyfileobj(given, made)
-            shutil.copystat(file, target)
+            if file.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("rb") as given, replacing(target) as made:
+                    shutil.copyfileobj(given, made)
+                shutil.copystat(file, target)
+            elif target.name == "conftest.py" and target.is_file():
+                # The working tree has none: what it does there would be on one side only.
+                with replacing(target):
+                    pass
         except OSError as error:
-            raise CheckoutError(
-                f"perf_against_tests = head: cannot copy {file} to the baseline checkout: {error.strerror or error}"
-            ) from error
+            raise CheckoutError(f"cannot copy {file} to the baseline checkout: {error.strerror or error}") from error
 
 
 def _resolved(file: Path) -> Path:

@@ -31,7 +31,7 @@ from pytest_perfdl.system.pytest_internals import config_of, run_phases
 from pytest_perfdl.workers import serialization
 from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.files_read import Reads
-from pytest_perfdl.workers.identity import test_hash
+from pytest_perfdl.workers.identity import read_file, test_hash
 from pytest_perfdl.workers.messages import (
     Broken,
     CallShown,
@@ -210,7 +210,7 @@ class WorkerPlugin:
                     job.own,
                     job.foreign,
                     (*job.names, *job.deeper),
-                    test_hash(self._item),
+                    test_hash(self._item, read_file),
                     self._reads,
                     besides=besides,
                 )

@@ -88,7 +88,8 @@ def test_each_side_runs_its_own_code_as_it_was_built(project):
 def test_a_test_that_the_other_revision_does_not_have_is_new_and_that_is_said(project):
     project.write("tests/test_more.py", TEST)
     project.write("tests/test_speed.py", TEST + "\n@pytest.mark.perf\ndef test_again(perf):\n    perf(work)\n")
-    done, tests = run(project, "--perf-against=HEAD", "-k", "more or again")
+    own = ("-o", "perf_against_tests=own")
+    done, tests = run(project, "--perf-against=HEAD", *own, "-k", "more or again")
     assert {test["id"]: test["verdict"] for test in tests} == {
         "tests/test_more.py::test_work": "new",
         "tests/test_speed.py::test_again": "new",
@@ -102,7 +103,7 @@ def test_a_test_that_the_other_revision_does_not_have_is_new_and_that_is_said(pr
     assert re.search(r"(^|   )against HEAD$", summary, re.MULTILINE)
     assert "repeat" not in summary
 
-    done = project.run(*SHORT, "--perf-against=HEAD", "-k", "more", "--perf-require=1", "-q")
+    done = project.run(*SHORT, *own, "--perf-against=HEAD", "-k", "more", "--perf-require=1", "-q")
     assert done.code == 1
     required = "0 tests were compared, but --perf-require requires 1 (1 new)"
     assert done.line(f"perf: {required}")
@@ -127,10 +128,16 @@ def test_a_regression_that_is_expected_fails_nothing(project):
     assert (test["verdict"], test["fails"]) == ("regressed", False)
 
 
-def test_a_test_that_changed_is_said_to_have_changed(project):
-    project.write("tests/test_speed.py", TEST.replace("perf(work)", "perf(lambda: work())"))
-    _, (test,) = run(project, "--perf-against=HEAD")
-    assert test["verdict"] == "outdated"
+def test_a_test_that_changed_and_cannot_run_on_the_other_code_is_said_to_have_changed(project):
+    project.write("src/demo_package/more.py", "from demo_package import work as faster\n")
+    project.write("tests/test_speed.py", "from demo_package.more import faster\n" + TEST.replace("work)", "faster)"))
+    done, (test,) = run(project, "--perf-against=HEAD")
+    assert (test["verdict"], done.code) == ("changed", 0), done.output
+    assert test["metrics"] == {}
+    assert test["reason"].startswith("the benchmark differs from that of the baseline commit (")
+    assert "demo_package.more" in test["reason"]
+    assert any("faster" in each["text"] for each in test["definition"])
+    assert done.output.index("the benchmark differs") < done.output.index("+    perf(faster)")
 
 
 def test_the_heads_tests_may_run_on_the_other_code(project):
@@ -139,8 +146,10 @@ def test_the_heads_tests_may_run_on_the_other_code(project):
     commit(project, "three")
     project.write("src/demo_package/__init__.py", made.format(size=4))
     project.write("tests/test_speed.py", TEST.replace("perf(work)", "perf(lambda: work())"))
-    done, (test,) = run(project, "--perf-against=HEAD", "-o", "perf_against_tests=head")
+    done, (test,) = run(project, "--perf-against=HEAD")
     assert "paired round" in done.output
+    assert test["reason"].startswith("the benchmark differs from that of the baseline commit (test_work in tests/")
+    assert "both sides ran the one of the working tree" in done.output
     ops = test["metrics"]["ops"]
     assert 0 < ops["base"] < ops["new"], "half of the work"
     assert test["verdict"] == ops["verdict"] == "regressed"

@@ -1,15 +1,18 @@
-"""`perf_against_tests = head` puts the tests into the checkout, and touches nothing else; killed runs leave nothing."""
+"""The working tree's tests are put into the checkout, and nothing else is touched; killed runs leave nothing."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 
 import pytest
 from plugin.project import SHORT, Project, alive, until
 
-HEAD = ("--perf-against=HEAD", "-o", "perf_against_tests=head")
+HEAD = ("--perf-against=HEAD",)
+OWN = ("--perf-against=HEAD", "-o", "perf_against_tests=own")
 TEST = "import pytest\n\n@pytest.mark.perf\ndef test_step(perf):\n    perf(int)\n"
+CHANGED = TEST.replace("int", "float")
 STOP = """
     import json, os, sys
     from pathlib import Path
@@ -53,7 +56,8 @@ class Repository(Project):
         """What a run has put into the checkout; and that nothing else was changed."""
         before = self._state()
         plugins = self.beside / "plugins"
-        done = self.run(*arguments, plugins=["stop"], PYTHONPATH=str(plugins), REPOSITORY=str(self.root), **env)
+        path = os.pathsep.join(filter(None, (str(plugins), os.environ.get("PYTHONPATH"))))
+        done = self.run(*arguments, plugins=["stop"], PYTHONPATH=path, REPOSITORY=str(self.root), **env)
         assert self._state() == before
         assert done.code == 30, done.output
         return json.loads((plugins / "checkout.json").read_text())
@@ -72,7 +76,7 @@ def repository(tmp_path):
 
 def with_work(repository, folder):
     """Work in a folder of tests that is not committed."""
-    repository.write(f"{folder}/test_step.py", TEST + "# not committed\n")
+    repository.write(f"{folder}/test_step.py", CHANGED)
     repository.write(f"{folder}/notes.py", "# of the user\n")
 
 
@@ -82,7 +86,7 @@ def test_tests_named_through_a_link(repository):
     with_work(repository, "tests")
     (repository.beside / "link").symlink_to(repository.root)
     found = repository.checked_out(*HEAD, repository.beside / "link/tests")
-    assert found == {"tests/test_step.py": TEST + "# not committed\n"}
+    assert found == {"tests/test_step.py": CHANGED}
 
 
 def test_tests_outside_the_repository(repository):
@@ -97,7 +101,7 @@ def test_a_repository_below_the_prefix_of_python(repository):
     repository.commit()
     with_work(repository, "tests")
     found = repository.checked_out(*HEAD, PREFIX=str(repository.root))
-    assert found == {"tests/test_step.py": TEST + "# not committed\n"}
+    assert found == {"tests/test_step.py": CHANGED}
 
 
 def test_a_folder_of_tests_that_is_a_link_within_the_repository(repository):
@@ -105,7 +109,7 @@ def test_a_folder_of_tests_that_is_a_link_within_the_repository(repository):
     (repository.root / "tests").symlink_to("perf")
     repository.commit()
     with_work(repository, "perf")
-    assert repository.checked_out(*HEAD, "tests") == {"perf/test_step.py": TEST + "# not committed\n"}
+    assert repository.checked_out(*HEAD, "tests") == {"perf/test_step.py": CHANGED}
 
 
 def test_a_folder_of_tests_that_is_a_link_out_of_the_repository(repository):
@@ -121,11 +125,27 @@ def test_the_second_run_sets_nothing_up_and_what_was_laid_over_is_gone(repositor
     repository.commit()
     with_work(repository, "tests")
     setup = f"perf_against_setup=echo . >> {repository.beside}/output-times; echo '1' > built.py"
-    for arguments in (HEAD, ("--perf-against=HEAD",), HEAD):
+    for arguments in (HEAD, OWN, HEAD):
         found = repository.checked_out(*arguments, "-o", setup)
-        changed = TEST + "# not committed\n" if arguments == HEAD else TEST
+        changed = CHANGED if arguments == HEAD else TEST
         assert found == {"tests/test_step.py": changed, "built.py": "1\n"}
     assert (repository.beside / "output-times").read_text() == ".\n"
+
+
+def test_tests_that_are_the_same_run_as_the_commit_has_them(repository):
+    """Beside a test that is defined otherwise, in a checkout of its own; a conftest file that is gone has no effect."""
+    repository.write("tests/test_step.py", TEST)
+    repository.write("other/test_same.py", TEST)
+    repository.write("other/conftest.py", "import pytest\n\n@pytest.fixture(autouse=True)\ndef slow(): print()\n")
+    repository.write("other/test_less.py", TEST)
+    repository.commit()
+    with_work(repository, "tests")
+    repository.write("other/test_same.py", TEST + "# not committed\n")
+    assert repository.checked_out(*HEAD, "other")["other/test_same.py"] == TEST
+    (repository.root / "other/conftest.py").unlink()
+    found = repository.checked_out(*HEAD, "other")
+    assert found["other/conftest.py"] == ""
+    assert found["other/test_same.py"] == TEST + "# not committed\n"
 
 
 def test_a_run_that_is_killed_during_the_setup_leaves_no_process_and_the_next_start_no_checkout(repository):
@@ -158,19 +178,19 @@ TIMES = "import pytest\n\n@pytest.fixture\ndef times():\n    return 1\n"
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("whose", ["head", "base"])
+@pytest.mark.parametrize("whose", ["head", "own"])
 def test_the_first_tests_of_a_project_beside_its_code(tmp_path, whose):
     """The other revision has no ini file, and with `head` no tests and no conftest file either."""
     made = Repository(tmp_path / "project")
     (made.root / "pytest.ini").unlink()
     made.write("demo.py", CODE.format(count=1))
-    if whose == "base":
+    if whose == "own":
         made.write("perf/test_demo.py", SPEED)
         made.write("conftest.py", TIMES)
     made.commit()
     made.ini("pythonpath = .", "perf_budget = 1")
     made.write("demo.py", CODE.format(count=20))
-    made.write("perf/test_demo.py" if whose == "base" else "test_demo.py", SPEED)
+    made.write("perf/test_demo.py" if whose == "own" else "test_demo.py", SPEED)
     made.write("conftest.py", TIMES)
     done = made.run(*SHORT, "--perf-json=run.json", "--perf-against=HEAD", "-o", f"perf_against_tests={whose}")
     (test,) = json.loads((made.root / "run.json").read_text())["tests"]

@@ -85,7 +85,8 @@ def test_a_number_of_loops_that_is_one_changes_no_plan():
 
 
 @pytest.mark.parametrize("change, why", [
-    ({"test_hash": "def"}, "the test changed since the baseline was recorded (source or parameters)"),
+    ({"test_hash": "def"},
+     "the test changed since the baseline was recorded (its source, fixtures, constants or parameters)"),
     ({"plan": MeasurementPlan(warmup=15, steps=20)}, "measurement settings differ from the baseline: steps 40 -> 20"),
     ({"plan": MeasurementPlan(15, 40, loops={"": 64})}, "measurement settings differ from the baseline: loops 1 -> 64"),
     (

@@ -33,8 +33,8 @@ MOST = 1000
 """Waivers that the file may have."""
 LONGEST = 1000
 """Characters that a text may have."""
-LARGEST = 10.0
-"""Share by which a metric may get worse: eleven times as slow."""
+LARGEST = 1000.0
+"""Share by which a metric may get worse: a thousand times as slow."""
 YEARS = 100
 """Longest time from now until the last day."""
 _REQUIRED = ("test", "limit", "until", "why", "who")

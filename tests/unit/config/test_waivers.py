@@ -162,7 +162,7 @@ def test_what_an_entry_must_have(key):
         (("[[waiver]]", "[waiver]"), "waiver is not a list of tables"),
         (('"new attention"', f'"{"x" * 2000}"'), "why is longer than 1000 characters"),
         (("[[waiver]]", "[[waiver]"), "is not valid TOML"),
-        (('"12%"', '"10000000%"'), "limit 10000000% is more than 1000%: expected how much worse"),
+        (('"12%"', '"10000000%"'), "limit 10000000% is more than 100000%: expected how much worse"),
         (("2026-12-01", "9999-12-31"), "until is more than 100 years from now"),
         (('"step_time"', '"*"'), "metric * is not the name of a metric: leave metric out to cover every metric"),
         (('"step_time"', '"forward.?"'), "metric forward.? is not the name of a metric"),

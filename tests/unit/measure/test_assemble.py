@@ -480,4 +480,8 @@ def test_a_side_has_every_metric_that_is_judged_with_statistics():
     assert (found["kernel_time"], found["compile_time"], found["loss"]) == (40, 7, -0.5)
     assert found["throughput"] == pytest.approx(2e9 / found["block_time"])
     whole = record(replace(result(), info=info(items=2), compiled=compiled, profiled=busy))
+    # And the counts of its profiled steps, which tell whether processes of the same code ran the same operators.
+    counts = {name: series.values[0] for name, series in whole.metrics().items() if name in ("ops", "h2d_bytes")}
+    assert counts
+    assert {name: found.pop(name) for name in counts} == counts
     assert {name for name, series in whole.metrics().items() if series.kind == "timed"} == {*found} - {"loss"}

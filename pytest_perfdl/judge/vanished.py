@@ -51,14 +51,15 @@ def vanished(base: Rows, first: Rows, later: Rows, flops: float | None = None) -
     if not whole:
         return ""
     done: dict[str, float] = {}
+    working = {name: count for name, (count, _) in base.items() if not _KEEPING.fullmatch(name)}
     kept = calls = 0.0
     for name, (count, ns) in base.items():
         left = min(later.get(name, (0.0, 0.0))[0], count)
         kept += ns * left / count
-        calls += left
+        calls += left if name in working else 0
         done[name] = ns * max(0.0, min(first.get(name, (0.0, 0.0))[0], count) - left) / count
     share = sum(done.values()) / whole
-    is_kept = kept > KEPT_TIME * whole or calls > KEPT_CALLS * sum(count for count, _ in base.values())
+    is_kept = kept > KEPT_TIME * whole or calls > KEPT_CALLS * sum(working.values())
     is_kept = is_kept or (flops is not None and flops > KEPT_FLOPS)
     if share < DONE or is_kept or _is_replaced(base, later):
         return ""

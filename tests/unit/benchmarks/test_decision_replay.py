@@ -182,8 +182,8 @@ class TestOurs:
         slow = ours.Perf().decide(lambda: (draw()[0], 160.0))
         # Two rounds end the budget; suspected, it gets twice as much.
         assert (slow.verdict, slow.rounds, slow.fails) == ("suspect", 4, False)
-        slow = ours.Perf().decide(lambda: (draw()[0], 110.0))
-        assert (slow.verdict, slow.rounds, slow.fails) == ("suspect", 6, True)
+        slow = ours.Perf().decide(lambda: (draw()[0], 75.0))
+        assert (slow.verdict, slow.rounds, slow.fails) == ("suspect", 8, True)
 
     def test_a_loop_that_others_feed_has_its_mean_only(self, pool, rng):
         draw = pool.drawing(0.10, rng)

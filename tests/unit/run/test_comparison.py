@@ -51,7 +51,8 @@ def in_pairs(monkeypatch, *sides):
         measure_base=lambda *_: left.pop(0),
         remote=SimpleNamespace(origins=None),
     )
-    revisions = SimpleNamespace(checkout=lambda _: None, ignored=lambda _: ("built.so",), not_as_recorded=lambda *_: "")
+    said = dict.fromkeys(("mistaken", "not_as_recorded", "only_tests", "maybe_one_sided"), lambda *_: "")
+    revisions = SimpleNamespace(checkout=lambda _: None, ignored=lambda _: ("built.so",), **said)
     monkeypatch.setattr(_Pair, "judged", lambda self, found, new, base: found)
     context, code = SimpleNamespace(revisions=revisions), SimpleNamespace(base=stored, commit="c" * 40, note="")
     found = _in_pairs(context, measurement, None, Baseline(stored), code)

@@ -1,5 +1,6 @@
 """Whether a side ran the repository's code from its own folder."""
 
+import subprocess
 import sys
 import sysconfig
 import types
@@ -19,7 +20,10 @@ def load(monkeypatch):
         modules = {name: types.ModuleType(name) for name in files}
         for name, file in files.items():
             modules[name].__file__ = str(file)
-        monkeypatch.setattr(sys, "modules", modules)
+        # The module's own name alone: without the true modules, pytest could not tell a failure.
+        monkeypatch.setattr(
+            "pytest_perfdl.workers.origins.sys", types.SimpleNamespace(**vars(sys) | {"modules": modules})
+        )
 
     return pretend
 
@@ -164,6 +168,7 @@ def test_what_was_read_is_said_by_side(tree, tmp_path, load):
 
 def test_modules_without_a_version_leave_the_record_incomplete(tree, tmp_path, load):
     """A sibling project on PYTHONPATH, or installed editable: its version stays when its code changes."""
+    subprocess.run(["git", "init", "-q", str(tree)], check=True)
     loose = tmp_path / "sibling/other/__init__.py"
     files = {"other": loose, "numpy": tmp_path / "site-packages/numpy/__init__.py", "demo": tree / "src/demo/core.py"}
     load({**files, "_sysconfigdata_x": f"{sysconfig.get_path('stdlib')}/_sysconfigdata_x.py", "json": "/elsewhere.py"})

@@ -453,8 +453,8 @@ _walks: list[str] = []
 def object_walks() -> int:
     """How often this process walked over its old objects since this was first asked.
 
-    Garbage collections and what looks for objects do (`gc.get_objects`, `gc.get_referrers`); frozen objects are left
-    out of both (`gc.freeze`).
+    Garbage collections do; frozen objects are left out (`gc.freeze`). `gc.get_objects` and `gc.get_referrers` are not
+    noticed: an audit hook would cost the steps more, 0.2 µs for each `id()` in them.
     """
     _notice_walks()
     return len(_walks)
@@ -466,12 +466,7 @@ def _notice_walks() -> None:
         if phase == "start" and info["generation"] > _YOUNG:
             _walks.append("collection")
 
-    def looking(event: str, _: object) -> None:
-        if event in ("gc.get_objects", "gc.get_referrers"):
-            _walks.append(event)
-
     gc.callbacks.append(collecting)
-    sys.addaudithook(looking)
 
 
 def seed_everything(seed: int) -> None:

@@ -399,6 +399,7 @@ def one_side(
     pace: Pace | None = None,
     core: int | None = None,
     loops: Loops | None = None,
+    whole: bool = False,
 ) -> Generator[Command | None, Reply, SideResult]:
     """The commands for one of two processes that alternate in blocks; `None` is where the other has its turn.
 
@@ -414,6 +415,9 @@ def one_side(
         CPU that both are bound to while they warm up and are timed.
     loops
         How many calls make a step, of both; by default one.
+    whole
+        Whether the timed steps are one turn, after as many steps that are not timed: what worked for the step while the
+        other process ran, such as a thread that reads ahead, is then used up.
     """
     pace, period = pace or Pace(), info.period
     wanted = full(plan, period, TURNS)
@@ -427,11 +431,14 @@ def one_side(
     yield None
     sizes = pace.agreed(wanted, period, info.name, besides=period)
     blocks = []
-    for turn in range(1, sizes.turns + 1):
+    turns, at_once = (1, sizes.turns) if whole else (sizes.turns, 1)
+    if whole:
+        yield Time(at_once, sizes.steps)
+    for turn in range(1, turns + 1):
         if turn > 1:
             yield None
-        ends = turn == sizes.turns
-        blocks.append((yield Time(1, sizes.steps, last=ends and not profiled, opens=turn == 1, closes=ends)))
+        ends = turn == turns
+        blocks.append((yield Time(at_once, sizes.steps, last=ends and not profiled, opens=turn == 1, closes=ends)))
     profile: Profiled | None = None
     if profiled:
         yield None

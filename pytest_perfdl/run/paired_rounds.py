@@ -26,6 +26,7 @@ from pytest_perfdl.measure.commands import CallInfo, CallResult, ExplainedResult
 from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
 from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.errors import ForkError, SideError, WorkerDied, WorkerTimeout
+from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.workers.checkout import Checkout
@@ -35,6 +36,10 @@ from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
 FREE_MEMORY = 0.1
 """Fraction of the memory that must be free while two processes run at once."""
+_HIDDEN = 2.0
+_HIDDEN_NS = 1e6
+"""A step of the first process that took this many times as long as in a round, and this much more (1 ms), had a cost
+that the round lacks. Others on the machine can double a time too: the round is only measured another way then."""
 _NO_ROOM = ("out of memory", "busy or unavailable")
 """Messages of torch's allocators, and of devices that accept a single process."""
 _SEVERAL_RANKS = "the ranks of a process group are launched together"
@@ -110,8 +115,12 @@ class Rounds:
         """Why processes are not forked, in one line; empty if they are."""
         self.pin_reason = _why_free(shown, test, context.settings.pin)
         """Why processes are not pinned, in one line; empty if they are."""
-        self._unfrozen = any(call.object_walks for side in shown or () for call in side.calls)
-        """Whether nothing is frozen in forked processes, because the steps of a side walk over all objects."""
+        calls = [call for side in shown or () for call in side.calls]
+        self._unfrozen = any(call.object_walks or call.children for call in calls)
+        """Whether nothing is frozen in forked processes, because the steps of a side walk over all objects, or a child
+        process of theirs may."""
+        self._whole = any(call.children or (call.threads and test.plan.threads == 1) for call in calls)
+        """Whether each side is timed in one turn, because others work for its steps while the other side runs."""
         self._pace = _pace(context.settings.budget, shown)
         self.results: list[SideResult] = []
         """Results of all processes of both sides so far."""
@@ -125,9 +134,11 @@ class Rounds:
     def how(self) -> str:
         """How the last round was run, in one line."""
         start = f"new processes ({self.start_reason})" if self.start_reason else "forked processes"
-        garbage = "garbage collected in the steps" if self._unfrozen else ""
+        garbage = "nothing frozen" if self._unfrozen else ""
         core = f"not pinned ({self.pin_reason})" if self.pin_reason else "pinned to one CPU"
         turns = "interleaved" if self._both else "processes ran one after the other (not enough memory for both)"
+        if self._whole and self._both:
+            turns = "each side in one turn (others work for the step)"
         return "; ".join(filter(None, (start, garbage, core, turns, self.size_note, unseen(self.results))))
 
     def measure(self, number: int) -> Round:
@@ -143,10 +154,10 @@ class Rounds:
         drawn = orders(self._seed, number)[-1]
         order = self._sides if drawn == "base first" else self._sides[::-1]
         self._core = None if self.pin_reason else _drawn_core(self._seed, number)
-        remotes = self._forked(order)
-        forked = remotes is not None
-        if remotes is None:
-            remotes = self._run(order, None)
+        remotes, forked = self._measured(order)
+        if number == 1 and (hidden := self._hidden(remotes)):
+            self.pin_reason, self._core, self._unfrozen, self._whole = self.pin_reason or hidden, None, True, True
+            remotes, forked = self._measured(order)
         base, head = self._sides
         for side in order:
             self._check(side, remotes[side.name], number)
@@ -169,6 +180,26 @@ class Rounds:
             core=self._core,
             together=self._both,
         )
+
+    def _measured(self, order: Sequence[RoundSide]) -> tuple[dict[str, RemoteTest], bool]:
+        """A round's processes, by side, and whether they were forked."""
+        forked = self._forked(order)
+        return (self._run(order, None), False) if forked is None else (forked, True)
+
+    def _hidden(self, remotes: Mapping[str, RemoteTest]) -> str:
+        """A line if a step of the first process took much longer than in this round, on either side; else empty.
+
+        Then a setting of rounds may take a cost from the step: turns, during which others work on for the side that
+        waits, one core, or frozen objects. The first processes have none of these.
+        """
+        for side, first in zip(self._sides, self._shown or (), strict=False):
+            before = {call.name: call.step_ns for call in first.calls}
+            for result in remotes[side.name].results:
+                now, then = lower_quartile(result.timed.step_ns), before.get(result.info.name, 0)
+                if then > _HIDDEN * now + _HIDDEN_NS:
+                    took = [format_quantity(each, "ns") for each in (then, now)]
+                    return f"a step took {took[0]} in the first process, {took[1]} in a round"
+        return ""
 
     def _values(self, remote: RemoteTest, mixes: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         machine = self._context.machines.of(remote.results[0].info.key) if remote.results else None
@@ -264,6 +295,7 @@ class Rounds:
             pace=self._pace,
             core=self._core,
             loops=self._test.loops,
+            whole=self._whole,
         )
 
     def _learn(self, remotes: Iterable[RemoteTest]) -> None:

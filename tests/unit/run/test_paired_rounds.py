@@ -276,7 +276,7 @@ def test_where_the_steps_of_one_side_collect_garbage_nothing_is_frozen_on_either
     made = in_rounds(start, parent=lambda *_: "parent", shown=tuple(pair))
     made.measure(1)
     assert [each.unfrozen for each in begun] == [False, False, True, True]
-    assert "garbage collected in the steps" in made.how
+    assert "nothing frozen" in made.how
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -293,6 +293,42 @@ def test_a_round_whose_steps_collect_garbage_although_it_is_frozen_is_measured_a
     measured = [made.measure(number) for number in (1, 2, 3)]
     assert [each.unfrozen for each in begun] == [False] * 4 + [True] * 4
     assert [each.start for each in measured] == ["forked"] * 3
+
+
+@pytest.mark.parametrize("first_ms, again", [(30.1, True), (19.9, False), (10.0, False)])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_first_round_that_lacks_a_cost_of_the_first_process_is_measured_otherwise(side, first_ms, again, cores):
+    """A thread that reads ahead works on in the other side's turn; one core, and frozen objects, hide costs too."""
+    scripts, begun, turns = [], [], []
+
+    def start(*_):
+        turns.append(sum(isinstance(each, Time) for each in commands(scripts[-1])))
+        begun.append(Remote())
+        begun[-1].results = [result(timed=timed(10_000_000))]
+        return begun[-1]
+
+    first = [shown(call(step_ns=10_000_000)), shown(call(step_ns=10_000_000))]
+    first[side] = shown(call(step_ns=round(first_ms * 1e6)))
+    made = in_rounds(start, parent=lambda *_: "parent", shown=tuple(first), scripts=scripts)
+    made._values, made._check = lambda *_: {"step_time": 1.0}, lambda *_: None
+    measured = [made.measure(number) for number in (1, 2)]
+    assert len(begun) == (6 if again else 4)
+    assert [each.unfrozen for each in begun] == [again and number > 1 for number in range(len(begun))]
+    assert [each.core is None for each in measured] == [again] * 2
+    assert turns == ([8, 8, 2, 2, 2, 2] if again else [8] * 4)
+    assert ("a step took 30.10 ms in the first process, 10.00 ms in a round" in made.how) == again
+
+
+def test_where_children_work_for_the_steps_each_side_is_timed_in_one_turn(cores):
+    scripts = []
+    loading = shown(call(children=True)), shown(call())
+    made = in_rounds(lambda *_: Remote(), parent=lambda *_: "parent", shown=loading, scripts=scripts)
+    made.measure(1)
+    for told in map(commands, scripts):
+        untimed, timed_steps = (each for each in told if isinstance(each, Time))
+        assert (untimed.blocks, untimed.block, untimed.opens) == (timed_steps.blocks, timed_steps.block, False)
+        assert (timed_steps.opens, timed_steps.closes, timed_steps.last) == (True, True, True)
+    assert "each side in one turn" in made.how
 
 
 def test_one_side_sleeps_while_the_other_warms_up_and_is_timed(cores):

@@ -138,6 +138,8 @@ REDEFINED = "redefined"
 """Code of the note on a test whose definition is another one on the other side."""
 VANISHED = "vanished"
 """Code of the note on a step that got faster because its later steps do not do its work."""
+DOUBTED_SIDES = "doubted-sides"
+"""Code of the note on sides that may not have run what they should: each in its own code."""
 INJECTED = "injected"
 """Code of the finding of measurements whose steps were slowed down on purpose."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_perfdl.judge.stopping_rule import Gate, Held
 from pytest_perfdl.model.limits import parse_limit
-from pytest_perfdl.model.record import INJECTED
+from pytest_perfdl.model.record import DOUBTED_SIDES, INJECTED
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.stats.evidence import Estimate, evidence
@@ -68,7 +68,7 @@ def obstacle(result: Result) -> str:
     records = [record for record in (result.new, result.base) if record is not None]
     if any(finding.code == INJECTED for record in records for finding in record.integrity):
         return "the steps were slowed down on purpose (--perf-inject)"
-    notes = [finding for finding in result.judgement.integrity if finding.code in ("pair", "unpaired")]
+    notes = [finding for finding in result.judgement.integrity if finding.code in ("pair", "unpaired", DOUBTED_SIDES)]
     if notes:
         return notes[0].message
     judged = [each for each in result.metrics if each.of_step and each.kind == "timed" and each.limit is not None]

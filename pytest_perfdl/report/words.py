@@ -15,6 +15,7 @@ from pytest_perfdl.judge.waivers import phrase
 from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.metrics import general, label
 from pytest_perfdl.model.record import (
+    DOUBTED_SIDES,
     INJECTED,
     RECOMPILED,
     REDEFINED,
@@ -66,7 +67,7 @@ DISTURBANCES = frozenset(
 )
 """Codes of findings that make times vary more. Paired rounds and their intervals take that into account, so that they
 matter only where a verdict is not certain, or not from paired rounds."""
-ALWAYS_TOLD = frozenset({UNPAIRED, INJECTED, RECOMPILED, STALLED, VARYING, "profiled", "passes-differ"})
+ALWAYS_TOLD = frozenset({UNPAIRED, DOUBTED_SIDES, INJECTED, RECOMPILED, STALLED, VARYING, "profiled", "passes-differ"})
 """Codes of notes that say something about the result itself."""
 _SAID_FIRST = (REDEFINED, VANISHED)
 """Codes of notes that come before all figures, which they put into doubt."""

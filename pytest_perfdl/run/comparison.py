@@ -18,7 +18,7 @@ from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, SideError, SideSkipped
 from pytest_perfdl.model.failures import PerfError
-from pytest_perfdl.model.record import RECOMPILED, Finding, Record
+from pytest_perfdl.model.record import DOUBTED_SIDES, RECOMPILED, Finding, Record
 from pytest_perfdl.model.units import some
 from pytest_perfdl.results.verdict import Judgement, SourceDiff
 from pytest_perfdl.run.collection import PerfTest
@@ -167,7 +167,7 @@ def _compared(
             found = pair.judged(found, new, base.record)
         else:
             found = confirm(found, base.record, new, limits)
-    found = _noted(found, _doubts(context, measurement, base, checkout))
+    found = _noted(found, _doubts(context, measurement, base, checkout), DOUBTED_SIDES)
     return ComparisonResult(found, base.record, base.traces, checkout, commit, base.record, base.rank_traces)
 
 
@@ -294,13 +294,13 @@ def _in_pairs(
         base, found = now, standing(new, now, (), limits, stored=False)
     judgement = _Pair(context, measurement, confirmation, checkout, commit, side).judged(found, new, base)
     said = code.note or context.revisions.not_as_recorded(stored, side.origins, checkout)
-    odd = [*([said] if said else []), *_doubts(context, measurement, side, checkout)]
+    odd = [said] if said else []
     if stored.key.slug != new.key.slug and base is now:
         odd.append(
             f"there is no baseline for machine ID {new.key.slug}, so the test is compared with the commit of the "
             f"baseline for machine ID {stored.key.slug}"
         )
-    judgement = _noted(judgement, odd)
+    judgement = _noted(_noted(judgement, odd), _doubts(context, measurement, side, checkout), DOUBTED_SIDES)
     return ComparisonResult(judgement, base, checkout=checkout, commit=commit, now=now, rank_traces=side.rank_traces)
 
 
@@ -315,8 +315,8 @@ def _doubts(context: RunContext, measurement: Measurement, side: BaseSide, check
     return list(filter(None, lines))
 
 
-def _noted(judgement: Judgement, texts: Sequence[str]) -> Judgement:
-    notes = tuple(Finding("note", "pair", text) for text in texts)
+def _noted(judgement: Judgement, texts: Sequence[str], code: str = "pair") -> Judgement:
+    notes = tuple(Finding("note", code, text) for text in texts)
     return replace(judgement, integrity=(*judgement.integrity, *notes))
 
 

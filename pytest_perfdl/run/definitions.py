@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import pytest
 from pytest_perfdl.model.record import REDEFINED, Finding
 from pytest_perfdl.model.units import some
 from pytest_perfdl.results.verdict import Judgement, SourceDiff
-from pytest_perfdl.system.git import git
+from pytest_perfdl.system.git import content, names
 from pytest_perfdl.workers.definition import Definition
 from pytest_perfdl.workers.identity import definition_of, read_file
 
@@ -58,7 +57,7 @@ def redefined(item: pytest.Function, top: Path, commit: str) -> Redefined | None
         if not inside or inside not in _listed(top, commit):
             # What lies outside the repository is the same on both sides.
             return None if inside else read_file(path)
-        return _content(top, commit, inside)
+        return content(top, commit, inside)
 
     head, base = (definition_of(item, root, read) for read in (read_file, read_base))
     if head is None:
@@ -74,14 +73,7 @@ def redefined(item: pytest.Function, top: Path, commit: str) -> Redefined | None
 
 @lru_cache(maxsize=8)
 def _listed(top: Path, commit: str) -> frozenset[str]:
-    names = git(top, "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
-    return frozenset((names or "").split("\0"))
-
-
-@lru_cache(maxsize=256)
-def _content(top: Path, commit: str, name: str) -> bytes | None:
-    text = git(top, "cat-file", "blob", f"{commit}:{name}")
-    return None if text is None else os.fsencode(text)
+    return frozenset(names(top, "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit))
 
 
 def _diffs(base: Definition, head: Definition) -> Iterable[SourceDiff]:

@@ -27,7 +27,7 @@ from pytest_perfdl.model.units import some
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.definitions import Redefined, redefined
 from pytest_perfdl.system import clocks
-from pytest_perfdl.system.git import commit_of, git, top_of, tree_of, trouble
+from pytest_perfdl.system.git import commit_of, git, modified, read, top_of, tree_of, trouble
 from pytest_perfdl.workers.checkout import Checkout, checked_out, kept_commits
 from pytest_perfdl.workers.interpreter import Interpreter, check_version, describe, differences
 from pytest_perfdl.workers.messages import Origins
@@ -48,11 +48,8 @@ _MOST_NAMED = 4
 """Files that a command names; it adds all where there are more."""
 _COMPILED = frozenset((".so", ".pyd", ".dylib"))
 """Suffixes of libraries and compiled modules."""
-_SOURCES = (
-    *("*.c", "*.cc", "*.cpp", "*.cu", "*.cuh", "*.cxx", "*.f90", "*.h", "*.hip", "*.hpp", "*.mm", "*.pxd", "*.pyx"),
-    "*.rs",
-)
-"""What compiled modules are built from, as git matches it at any depth."""
+_SOURCES = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".f90", ".h", ".hip", ".hpp", ".mm", ".pxd", ".pyx", ".rs")
+"""What compiled modules are built from."""
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 """What pip finds in a folder that it can install."""
 NOTED_SECONDS = 5.0
@@ -88,8 +85,8 @@ class Revisions:
         """Commits that several tests of the session can share, see `code_of`."""
         self._roots: dict[Path, Mapping[str, tuple[str, ...]]] = {}
         """By folder of a side, where its code can be imported from, see `import_roots`."""
-        self._differ: dict[tuple[Path, tuple[str, ...]], bool] = {}
-        """Whether files differ between the working tree and a checkout."""
+        self._differ: dict[Path, Sequence[str]] = {}
+        """By folder of a checkout, the files that differ from the working tree's."""
         self._cleaning = contextlib.ExitStack()
 
     # Which code was measured
@@ -193,9 +190,11 @@ class Revisions:
             # Deeper in the tree may be stubs and copies of other projects, which nobody means to run or changes.
             installed = self._copied(loaded, checkout)
             own = compared.working_tree if checkout is None else checkout.root
-            places = () if installed is None else (str(place.relative_to(own)) for place in installed.packages)
-            installed = installed if self._differs(compared, *places) else None
-            if (built := self._built_once(loaded)) and self._differs(compared, *_SOURCES):
+            packages = () if installed is None else installed.packages
+            places = tuple(f"{place.relative_to(own)}{os.sep}" for place in packages)
+            differing = self._differing(compared)
+            installed = installed if any(f"{name}{os.sep}".startswith(places) for name in differing) else None
+            if (built := self._built_once(loaded)) and any(name.endswith(_SOURCES) for name in differing):
                 return (
                     f"both sides load {some(built)}, built once, but the sources of compiled code differ between the "
                     "sides: build it in place on each side (python setup.py build_ext --inplace, also as "
@@ -348,16 +347,19 @@ class Revisions:
         own = {name.partition(".")[0] for name in loaded.own} | self._installed
         return [file for name, file in loaded.outside if _is_compiled(file) and name.partition(".")[0] in own]
 
-    def _differs(self, compared: Checkout, *paths: str) -> bool:
-        """Whether some files of the repository are not the same on both sides; paths are from the top."""
-        if not paths or not compared.is_other_code:
-            return False
-        key = compared.root, paths
-        if key not in self._differ:
-            commit = commit_of(compared.root, "HEAD")
-            same = commit and git(compared.working_tree, "diff", "--quiet", commit, "--", *paths) is not None
-            self._differ[key] = not same
-        return self._differ[key]
+    def _differing(self, compared: Checkout) -> Sequence[str]:
+        """Files of the repository that are not the same on both sides, by their paths from the top.
+
+        Raises
+        ------
+        GitError
+        """
+        if not compared.is_other_code:
+            return ()
+        if compared.root not in self._differ:
+            head = read(compared.root, "rev-parse", "HEAD").strip()
+            self._differ[compared.root] = modified(compared.working_tree, head)
+        return self._differ[compared.root]
 
     def _way_out(self, installed: Elsewhere | None, checkout: Checkout | None) -> str:
         """What makes a side run its own code, as a clause."""

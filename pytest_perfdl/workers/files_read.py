@@ -15,9 +15,12 @@ import struct
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.system.git import MADE_BY_PYTHON
+from pytest_perfdl.workers.checkout import is_own
+from pytest_perfdl.workers.observed_imports import being_loaded
 
 _MOST = 20_000
 """Files that are noted."""
@@ -56,7 +59,9 @@ class Reads:
         )
         self._read: set[str] = set()
         self._written: set[str] = set()
-        self._seen: set[object] = set()
+        self._seen: dict[object, int] = {}
+        """How many modules there were when a file was last opened in some way: more, and another module opens it."""
+        self._at_import: set[tuple[str, str]] = set()
         self._notes = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - as long as the process lives
         at = os.fstat(self._notes.fileno())
         self._place = at.st_dev, at.st_ino
@@ -80,6 +85,16 @@ class Reads:
         """Files of the first folder that were opened, but not noted; `None` if that is unknown."""
         opened = None if self._watch is None or len(self._seen) >= _MOST else self._watch.opened()
         return None if opened is None else opened - self._known() - self._outputs()
+
+    def at_import(self) -> set[tuple[str, str]]:
+        """Modules, each with a file that was opened while it was loaded: files of the folders' own code that exist."""
+        tops = [Path(folder) for folder in self._folders]
+        return {
+            (name, path)
+            for name, path in self._at_import
+            if os.path.isfile(path)  # noqa: PTH113 - as elsewhere here, places are text
+            and any(top in Path(path).parents and is_own(Path(path), top) for top in tops)
+        }
 
     def look(self) -> None:
         """Note the files that are mapped now, such as libraries and the weights of a model."""
@@ -108,7 +123,8 @@ class Reads:
         with contextlib.suppress(Exception):
             name, mode, flags = (*args, None, os.O_RDONLY)[:3]
             asked = name, mode, flags
-            if isinstance(name, int) or asked in self._seen or len(self._seen) >= _MOST:
+            modules = len(sys.modules)
+            if isinstance(name, int) or self._seen.get(asked) == modules or len(self._seen) >= _MOST:
                 return
             text = os.fsdecode(name)
             if text.startswith("file:"):
@@ -117,9 +133,11 @@ class Reads:
             path = os.path.join(os.getcwd(), text)  # noqa: PTH118, PTH109 - called often
             if not path.startswith(self._folders):
                 return
-            self._seen.add(asked)
+            self._seen[asked] = modules
             writes = not _WRITING.isdisjoint(mode) if mode else flags & os.O_ACCMODE != os.O_RDONLY
             (self._written if writes else self._read).add(path)
+            if not writes:
+                self._at_import.update((module, path) for module in being_loaded())
             if os.getpid() != self._process:
                 self._note(b"w" if writes else b"r", path)
 

@@ -61,6 +61,10 @@ def common(base: Shown, head: Shown) -> Common:
         )
     if hooks := sorted({*base.hooks, *head.hooks}):
         raise ForkError(f"the test uses import hooks: {_listed(hooks)}")
+    if reads := sorted({*base.reads, *head.reads}):
+        # The parent would read those of the folder that it loads modules in, for both sides.
+        module, file = reads[0]
+        raise ForkError(f"importing module {module} reads {Path(file).name}, a file of the repository")
     if tracer := next((call.tracer for side in (base, head) for call in side.calls if call.tracer), ""):
         raise ForkError(f"{tracer} traces the test")
     of_base, of_head = (dict((*side.modules, *side.besides)) for side in (base, head))

@@ -191,6 +191,8 @@ class Shown:
     """Names of environment variables that had changed when a third-party module was imported."""
     hooks: tuple[str, ...] = ()
     """What was put into Python's importing by others than Python, pytest and us."""
+    reads: tuple[tuple[str, str], ...] = ()
+    """Third-party modules, each with a file of the side that was opened while the module was loaded."""
     calls: tuple[CallShown, ...] = ()
     start_seconds: float = 0.0
     """From the beginning of the process to its first call."""

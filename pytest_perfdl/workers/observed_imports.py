@@ -85,7 +85,7 @@ class Watch:
             changed = {os.fsdecode(each) for each in {*now, *before} if now.get(each) != before.get(each)}
             changed = {each for each in changed if not each.startswith(_NOTES)}
             # What a module changes while it is loaded it changes wherever it is loaded.
-            loader = next((each for each in _being_loaded() if third_party(each, sys.modules[each], self._names)), None)
+            loader = next((each for each in being_loaded() if third_party(each, sys.modules[each], self._names)), None)
             if loader is not None:
                 self._by.setdefault(loader, set()).update(changed)
             else:
@@ -103,8 +103,16 @@ class Watch:
         self._calls.append(call)
         self._besides.update(besides)
 
-    def shown(self, plugins: Collection[object] = ()) -> Shown:
-        """What was seen until now; `plugins` are pytest's, which are no modules that the test loads."""
+    def shown(self, plugins: Collection[object] = (), at_import: Collection[tuple[str, str]] = ()) -> Shown:
+        """What was seen until now.
+
+        Parameters
+        ----------
+        plugins
+            Pytest's, which are no modules that the test loads.
+        at_import
+            Modules, each with a file of the side that was opened while the module was loaded.
+        """
         left_out = {getattr(plugin, "__name__", "") for plugin in plugins if isinstance(plugin, ModuleType)}
         loaded = tuple(
             (name, file)
@@ -120,6 +128,7 @@ class Watch:
             besides=tuple((name, file) for name, file in loaded if name in self._besides),
             environment=tuple(sorted(changed)),
             hooks=tuple(dict.fromkeys(self._foreign_hooks())),
+            reads=tuple(sorted({(name, file) for name, file in at_import if name in known})),
             calls=tuple(self._calls),
             start_seconds=(self._first_call or clocks.monotonic()) - self._began,
         )
@@ -142,7 +151,7 @@ def _environment() -> Mapping[Any, Any]:
     return kept
 
 
-def _being_loaded() -> Iterator[str]:
+def being_loaded() -> Iterator[str]:
     """Modules that are being loaded now, the innermost first, without the one that is looked for."""
     frame: Any = sys._getframe(1)
     while frame is not None:

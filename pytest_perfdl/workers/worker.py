@@ -217,7 +217,8 @@ class WorkerPlugin:
                 )
             )
         if self._item is not None and self._watch is not None:
-            self.channel.send(self._watch.shown(self._item.config.pluginmanager.get_plugins()))
+            at_import = () if self._reads is None else self._reads.at_import()
+            self.channel.send(self._watch.shown(self._item.config.pluginmanager.get_plugins(), at_import))
         # pytest collects garbage five times when it unconfigures; nothing more is to be found here.
         gc.freeze()
 

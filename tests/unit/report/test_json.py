@@ -29,6 +29,7 @@ TEST_KEYS = {
     "blame",
     "work",
     "operators",
+    "definition",
     "source_diffs",
     "suggestions",
     "curves",

@@ -132,8 +132,11 @@ def test_too_few_compared_tests_fail_all_shards_together(tmp_path, monkeypatch, 
 
 
 DIFFERENT = {
-    "commit": ({"commit": "88bb02" + "0" * 34}, "the shards differ in the commit: 77aa01c8e2f1 in "),
-    "no commit": ({"commit": None}, "the shards differ in the commit: 77aa01c8e2f1 in "),
+    "commit": (
+        {"commit": "88bb02" + "0" * 34},
+        "the shards differ in the commit: 77aa01c8e2f10000000000000000000000000000 in ",
+    ),
+    "no commit": ({"commit": None}, "the shards differ in the commit: 77aa01c8e2f10000000000000000000000000000 in "),
     "folder": ({"perf_dir": "others"}, "the shards differ in the folder of the baselines: baselines in "),
     "limits": (
         {"settings": {"--perf-limit": "step_time:500%"}},

@@ -9,6 +9,7 @@ from making import counted, record, timed
 from pytest_perfdl.model.errors import SideError, WorkerDied, WorkerTimeout
 from pytest_perfdl.model.limits import BUILT_IN
 from pytest_perfdl.model.record import Finding
+from pytest_perfdl.report import words
 from pytest_perfdl.results.verdict import Judgement
 from pytest_perfdl.run.comparison import Baseline, _in_pairs, _Pair
 from pytest_perfdl.run.paired_rounds import RoundSide, parts_of
@@ -40,7 +41,7 @@ def test_a_worker_that_does_not_survive(error, message):
     assert not found.value.invalid
 
 
-def in_pairs(monkeypatch, *sides):
+def in_pairs(monkeypatch, *sides, only_tests=""):
     """What comes of a baseline of 10 operators whose code counts so many now, and how many processes were asked."""
     step = {"step_time": timed(100.0)}
     stored = record({**step, "ops": counted(10, 10)})
@@ -52,6 +53,7 @@ def in_pairs(monkeypatch, *sides):
         remote=SimpleNamespace(origins=None),
     )
     said = dict.fromkeys(("mistaken", "not_as_recorded", "only_tests", "maybe_one_sided"), lambda *_: "")
+    said["only_tests"] = lambda *_: only_tests
     revisions = SimpleNamespace(checkout=lambda _: None, ignored=lambda _: ("built.so",), **said)
     monkeypatch.setattr(_Pair, "judged", lambda self, found, new, base: found)
     context, code = SimpleNamespace(revisions=revisions), SimpleNamespace(base=stored, commit="c" * 40, note="")
@@ -86,6 +88,11 @@ def test_why_the_baselines_code_does_not_reproduce_its_counts(monkeypatch, side,
     with pytest.raises(SideError, match=r"\(ops 10 -> 12\)") as error:
         in_pairs(monkeypatch, side, side, side)
     assert why in str(error.value)
+
+
+def test_doubts_whether_a_side_ran_its_own_code_are_told_with_any_verdict(monkeypatch):
+    found, _ = in_pairs(monkeypatch, counts(10), only_tests="a side loaded no code")
+    assert words.telling_notes(found.judgement) == ["a side loaded no code"] * 2
 
 
 def test_causes_without_places_are_told():

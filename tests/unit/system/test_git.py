@@ -21,7 +21,7 @@ from pytest_perfdl.history import committed
 from pytest_perfdl.machine.fitness import software
 from pytest_perfdl.model.errors import GitError, PerfdlError
 from pytest_perfdl.model.record import Code, Occasion
-from pytest_perfdl.run import source_diff, waivers
+from pytest_perfdl.run import definitions, source_diff, waivers
 from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.system import git
 from pytest_perfdl.workers import checkout
@@ -260,6 +260,7 @@ READERS = {
     "cli/refresh": lambda world, _: git.trouble(world.root),
     "history/committed": lambda world, _: list(committed.measurements(world.root, "baselines", pytest.fail)),
     "machine/fitness/software": lambda world, _: software.history(world.root),
+    "run/definitions": lambda world, _: sorted(definitions._listed(world.root, world.first)),
     "run/revisions": lambda world, _: revisions(world),
     "run/session": lambda world, _: git.web_address(world.root),
     "run/source_diff": lambda world, _: diffs(world),
@@ -294,7 +295,9 @@ def all_of(world, folder):
 
 def test_no_reader_of_git_is_left_out():
     top = Path(pytest_perfdl.__file__).parent
-    using = re.compile(r"^ *from pytest_perfdl\.system\.git import (?!environment_apart$)", re.MULTILINE)
+    using = re.compile(
+        r"^ *from pytest_perfdl\.system\.git import (?!(?:environment_apart|MADE_BY_PYTHON)$)", re.MULTILINE
+    )
     found = {
         path.relative_to(top).with_suffix("").as_posix() for path in top.rglob("*.py") if using.search(path.read_text())
     }

@@ -61,6 +61,26 @@ def test_files_that_are_opened(seen, code):
     assert seen(code) == ["a.txt"]
 
 
+def test_files_that_are_opened_while_a_module_is_loaded(seen, tmp_path):
+    for name, text in (
+        ("folder/own_code", "import some_lib"),
+        ("site-packages/some_lib", "open('a.txt'); import more_lib"),
+        ("site-packages/more_lib", "open('b.txt')\ntry: open('gone.txt')\nexcept OSError: pass"),
+    ):
+        (tmp_path / f"{name}.py").parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(text)
+    code = """
+        sys.path += [".", "../site-packages"]
+        # The test's own code has read the file in the same way already.
+        open("a.txt"), open("c.txt")
+        import own_code
+        open("c.txt")
+        found = {(name, Path(file).name) for name, file in reads.at_import() if name != "own_code"}
+        assert found == {("some_lib", "a.txt"), ("some_lib", "b.txt"), ("more_lib", "b.txt")}, found
+    """
+    assert seen(code)
+
+
 def test_what_the_process_writes_itself_is_not_read(seen):
     code = """
     Path("new.txt").write_text("some")

@@ -34,12 +34,16 @@ def traced(tracer):
         (Shown(LIB, environment=("OMP_NUM_THREADS",)), "changes environment variables before .*: OMP_NUM_THREADS"),
         (Shown(LIB, hooks=("beartype.claw.Loader",)), "uses import hooks: beartype.claw.Loader"),
         (
+            Shown(LIB, reads=(("some_lib", "/repository/settings.txt"),)),
+            "importing module some_lib reads settings.txt, a file of the repository",
+        ),
+        (
             Shown(LIB, calls=(traced("a trace function from coverage"),)),
             "a trace function from coverage traces the test",
         ),
         (Shown((("some_lib", "/venv/some_lib.py"),)), "some_lib is .*/venv/some_lib.py"),
     ],
-    ids=["environment", "hooks", "tracer", "origin"],
+    ids=["environment", "hooks", "files", "tracer", "origin"],
 )
 @pytest.mark.parametrize("side", ["base", "head"])
 def test_a_test_that_a_fork_would_not_be_like_is_refused(shown, reason, side):

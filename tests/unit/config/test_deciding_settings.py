@@ -21,7 +21,7 @@ OTHERS = {
     "ini_shape": {"threads": 3},
     "loops": "auto",
     "launch": Launch(nodes=2),
-    "against_tests": "head",
+    "against_tests": "own",
     "budget": 1.0,
     "resolution": 0.5,
     "pin": "off",

@@ -19,6 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -30,6 +31,7 @@ from pytest_perfdl.system.import_path import own_imports
 from pytest_perfdl.system.pytest_internals import config_of, run_phases
 from pytest_perfdl.workers import serialization
 from pytest_perfdl.workers.channel import Channel
+from pytest_perfdl.workers.checkout import Checkout, move_editable_installs
 from pytest_perfdl.workers.files_read import Reads
 from pytest_perfdl.workers.identity import read_file, test_hash
 from pytest_perfdl.workers.messages import (
@@ -100,6 +102,8 @@ def serve(channel: Channel, *, forked: bool = False, rank: RankPlace | None = No
                 importlib.import_module(name)
         watch = None if forked else Watch(job.names)
         reads = Reads(*filter(None, (job.own, job.foreign)), watch=job.watch) if job.own else None
+        if job.own and job.foreign:
+            move_editable_installs(Checkout(working_tree=Path(job.foreign), root=Path(job.own)))
         config = config_of(job.options, [job.path])
         plugin = WorkerPlugin(channel, job, watch, reads, rank)
         config.pluginmanager.register(plugin, PLUGIN_NAME)

@@ -174,14 +174,32 @@ def _places(paths: Iterable[str]) -> set[Path]:
 
 
 def editable_folders() -> list[str]:
-    """Folders from which editable installs with a finder (setuptools' kind) import their packages."""
+    """Folders from which editable installs with a finder (setuptools' kind) import packages, as those are called."""
     folders = []
-    for finder in sys.meta_path:
-        module = sys.modules.get(getattr(finder, "__module__", ""))
-        mapping = getattr(module, "MAPPING", None)
-        if isinstance(mapping, dict):
-            folders += [str(Path(place).parent) for place in mapping.values() if isinstance(place, str)]
+    for mapping in _mappings("MAPPING"):
+        for name, place in mapping.items():
+            inside = tuple(name.split("."))
+            if isinstance(place, str) and (*Path(place).parts[:-1], Path(place).stem)[-len(inside) :] == inside:
+                folders.append(str(Path(place).parents[len(inside) - 1]))
     return folders
+
+
+def move_editable_installs(checkout: Checkout) -> None:
+    """Have the finders of editable installs in this process lead to a checkout in place of the working tree.
+
+    A package may be called otherwise than its folder (`package-dir`), so that no import path leads to it.
+    """
+    for mapping in (*_mappings("MAPPING"), *_mappings("NAMESPACES")):
+        for name, places in mapping.items():
+            mapping[name] = checkout.path(places) if isinstance(places, str) else [*map(checkout.path, places)]
+
+
+def _mappings(name: str) -> Iterator[dict[str, Any]]:
+    """What the finders of editable installs keep under a name: module -> place or places."""
+    for finder in sys.meta_path:
+        mapping = getattr(sys.modules.get(getattr(finder, "__module__", "")), name, None)
+        if isinstance(mapping, dict):
+            yield mapping
 
 
 def linked_folders() -> list[str]:

@@ -19,6 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -30,6 +31,7 @@ from pytest_perfdl.system.import_path import own_imports
 from pytest_perfdl.system.pytest_internals import config_of, run_phases
 from pytest_perfdl.workers import serialization
 from pytest_perfdl.workers.channel import Channel
+from pytest_perfdl.workers.checkout import Checkout, move_editable_installs
 from pytest_perfdl.workers.files_read import Reads
 from pytest_perfdl.workers.identity import read_file, test_hash
 from pytest_perfdl.workers.messages import (
@@ -101,6 +103,8 @@ def serve(channel: Channel, *, forked: bool = False, rank: RankPlace | None = No
         watch = None if forked else Watch(job.names)
         # In later processes, its audit hook would cost the timed steps some 0.1 µs for each `id()` in them.
         reads = None if forked or not job.own else Reads(*filter(None, (job.own, job.foreign)), watch=job.watch)
+        if job.own and job.foreign:
+            move_editable_installs(Checkout(working_tree=Path(job.foreign), root=Path(job.own)))
         config = config_of(job.options, [job.path])
         plugin = WorkerPlugin(channel, job, watch, reads, rank)
         config.pluginmanager.register(plugin, PLUGIN_NAME)

@@ -136,7 +136,8 @@ class Reads:
             self._seen[asked] = modules
             writes = not _WRITING.isdisjoint(mode) if mode else flags & os.O_ACCMODE != os.O_RDONLY
             (self._written if writes else self._read).add(path)
-            if not writes:
+            # What imports a module is opened as text by modules that look at their callers' source.
+            if not writes and not path.endswith((".py", ".pyi", ".pyc")):
                 self._at_import.update((module, path) for module in being_loaded())
             if os.getpid() != self._process:
                 self._note(b"w" if writes else b"r", path)

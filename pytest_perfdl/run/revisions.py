@@ -15,7 +15,15 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from pytest_perfdl.baseline.code import MeasuredCode, contents, from_an_index, measured_code, modules_from, tracked
+from pytest_perfdl.baseline.code import (
+    MeasuredCode,
+    changed_ns,
+    contents,
+    from_an_index,
+    measured_code,
+    modules_from,
+    tracked,
+)
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.recorded_commit import BaselineCode, few, pair_of
 from pytest_perfdl.baseline.same import difference
@@ -193,7 +201,8 @@ class Revisions:
             # Deeper in the tree may be stubs and copies of other projects, which nobody means to run or changes.
             installed = self._copied(loaded, checkout)
             own = compared.working_tree if checkout is None else checkout.root
-            places = () if installed is None else (str(place.relative_to(own)) for place in installed.packages)
+            packages = [] if installed is None else installed.packages
+            places = (f":(literal){place.relative_to(own)}" for place in packages)
             installed = installed if self._differs(compared, *places) else None
             if (built := self._built_once(loaded)) and self._differs(compared, *_SOURCES):
                 return (
@@ -231,7 +240,8 @@ class Revisions:
             return ""
         if ours := self._lacking(head.files, base, checkout):
             return (
-                f"the current side used {some(ours)}, which git ignores and the baseline commit's checkout lacks, so "
+                f"the current side used {some(ours)}, which git ignores and the baseline commit's checkout lacks"
+                f"{' or made anew in this run' if any(_is_there(checkout.root, name) for name in ours) else ''}, so "
                 "the sides differ by more than their commits: make it there too with perf_against_setup, or delete it"
             )
         theirs = [name for name in self.ignored(base.files, checkout) if not _is_there(self.top, name)]
@@ -253,9 +263,13 @@ class Revisions:
         )
 
     def _lacking(self, used: Iterable[str], base: Origins, checkout: Checkout) -> list[str]:
-        """Those of the working tree's files that git ignores and the other side neither has nor used from here."""
+        """Those of the working tree's files that git ignores and the other side neither had nor used from here."""
         borrowed = {*base.borrowed}
-        return [name for name in self.ignored(used) if name not in borrowed and not _is_there(checkout.root, name)]
+        return [
+            name
+            for name in self.ignored(used)
+            if name not in borrowed and (not _is_there(checkout.root, name) or _is_made_otherwise(checkout, name))
+        ]
 
     def is_same(self, test: PerfTest, base: Record | None, info: CallInfo) -> bool:
         """Whether a test need not be measured: `--perf-skip-same`, and same code and environment as its baseline."""
@@ -349,13 +363,16 @@ class Revisions:
         return [file for name, file in loaded.outside if _is_compiled(file) and name.partition(".")[0] in own]
 
     def _differs(self, compared: Checkout, *paths: str) -> bool:
-        """Whether some files of the repository are not the same on both sides; paths are from the top."""
+        """Whether some files of the repository are not the same on both sides; paths are git's patterns."""
         if not paths or not compared.is_other_code:
             return False
         key = compared.root, paths
         if key not in self._differ:
             commit = commit_of(compared.root, "HEAD")
-            same = commit and git(compared.working_tree, "diff", "--quiet", commit, "--", *paths) is not None
+            # Otherwise, patterns are taken for names.
+            patterns = {"GIT_LITERAL_PATHSPECS": "0"}
+            asked = ("diff", "--quiet", commit or "", "--", *paths)
+            same = commit and git(compared.working_tree, *asked, environment=patterns) is not None
             self._differ[key] = not same
         return self._differ[key]
 
@@ -589,6 +606,14 @@ def _is_there(root: Path, name: str) -> bool:
     if path.exists() or not _is_compiled(name):
         return path.exists()
     return any(path.parent.glob(f"{glob.escape(path.name.partition('.')[0])}.*{path.suffix}"))
+
+
+def _is_made_otherwise(checkout: Checkout, name: str) -> bool:
+    """Whether the other side's process itself wrote a file, and not what the working tree has from an earlier time."""
+    made = checkout.root / name
+    if checkout.ready_ns is None or not made.is_file() or changed_ns(made) <= checkout.ready_ns:
+        return False
+    return not filecmp.cmp(made, checkout.working_tree / name, shallow=False)
 
 
 def _is_by_the_way(root: Path, name: str) -> bool:

@@ -168,6 +168,20 @@ def test_a_file_that_git_ignores_is_on_one_side_only(tmp_path, name):
     assert said(without, with_it).startswith(f"the baseline side used {name}, which git ignores and the working tree")
 
 
+@pytest.mark.parametrize("content, said", [("12 rows", False), ("2 rows", True)], ids=["same", "differs"])
+def test_what_the_other_side_made_itself_it_did_not_have(tmp_path, content, said):
+    sides = Sides(tmp_path, {"demo/__init__.py": ""}, ignored="table.bin\n")
+    sides.write(sides.top, {"table.bin": "12 rows"})
+    sides.revisions._began = ready = time.time_ns()
+    loaded = sides.loaded(files=("demo/__init__.py", "table.bin"))
+    time.sleep(0.02)  # a file's time is that of the last tick
+    sides.write(sides.checkout.root, {"table.bin": content})
+    found = sides.revisions.one_sided(loaded, loaded, replace(sides.checkout, ready_ns=ready))
+    assert ("table.bin, which git ignores and the baseline commit's checkout lacks or made anew" in found) is said
+    there = replace(sides.checkout, ready_ns=time.time_ns() + 10**9)
+    assert not sides.revisions.one_sided(loaded, loaded, there), "perf_against_setup made it"
+
+
 def test_what_says_nothing_about_the_code(tmp_path):
     names = ("demo.egg-info/entry_points.txt", "demo/_version.py", "cache/a.bin", ".hypothesis/x", "perf-report/x.json")
     names = (*names, "__pycache__/x.pyc", "baselines/x.json", "notes.txt")

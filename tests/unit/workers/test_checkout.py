@@ -330,16 +330,21 @@ def test_finders_of_editable_installs_lead_to_the_checkout(tmp_path, monkeypatch
     """Setuptools' keep where packages are, whatever the folders of these are called (`package-dir`)."""
     tree, root = tmp_path / "tree", tmp_path / "root"
     finder = types.ModuleType("demo_finder")
-    finder.MAPPING = {"demo": f"{tree}/source", "a.b": f"{tree}/lib/a/b", "mod": f"{tree}/src/mod.py", "far": "/far/far"}
+    finder.MAPPING = {
+        "demo": f"{tree}/source",
+        "a.b": f"{tree}/lib/a/b",
+        "mod": f"{tree}/src/mod.py",
+        "far": "/far/far",
+    }
     finder.NAMESPACES = {"a": [f"{tree}/lib/a", "/far/a"]}
     monkeypatch.setitem(sys.modules, "demo_finder", finder)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, type("Finder", (), {"__module__": "demo_finder"})])
     assert checkout_module.editable_folders()[-3:] == [f"{tree}/lib", f"{tree}/src", "/far"]
     checkout_module.move_editable_installs(Checkout(tree, root))
-    assert finder.MAPPING == {
+    assert {
         "demo": f"{root}/source", "a.b": f"{root}/lib/a/b", "mod": f"{root}/src/mod.py", "far": "/far/far"
-    }  # fmt: skip
-    assert finder.NAMESPACES == {"a": [f"{root}/lib/a", "/far/a"]}
+    } == finder.MAPPING  # fmt: skip
+    assert {"a": [f"{root}/lib/a", "/far/a"]} == finder.NAMESPACES
 
 
 def test_another_worktree_within_the_tree_has_no_place_in_a_checkout(tmp_path, monkeypatch):

@@ -238,6 +238,12 @@ class Revisions:
         """
         if head is None or self.top is None or not checkout.is_other_code:
             return ""
+        if empty := _not_fetched({*head.files}.difference(base.borrowed), self.top, checkout.root):
+            return (
+                f"the current side used files of {some(empty)}, a submodule that the baseline commit's checkout has "
+                "without its files, so the sides differ by more than their commits: set perf_against_setup = git "
+                "submodule update --init --recursive"
+            )
         if ours := self._lacking(head.files, base, checkout):
             return (
                 f"the current side used {some(ours)}, which git ignores and the baseline commit's checkout lacks"
@@ -606,6 +612,17 @@ def _is_there(root: Path, name: str) -> bool:
     if path.exists() or not _is_compiled(name):
         return path.exists()
     return any(path.parent.glob(f"{glob.escape(path.name.partition('.')[0])}.*{path.suffix}"))
+
+
+def _not_fetched(used: Iterable[str], root: Path, other: Path) -> list[str]:
+    """Folders of submodules that one side used files of, and the other has without any: git leaves them empty."""
+    found = set()
+    for name in used:
+        above = (folder for folder in PurePosixPath(name).parents[:-1] if (other / folder).is_dir())
+        folder = None if (other / name).exists() else next(above, None)
+        if folder is not None and (root / folder / ".git").exists() and not any((other / folder).iterdir()):
+            found.add(str(folder))
+    return sorted(found)
 
 
 def _is_made_otherwise(checkout: Checkout, name: str) -> bool:

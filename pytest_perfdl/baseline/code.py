@@ -78,7 +78,7 @@ def measured_code(
     used, opened = ({each for each in given if _is_code(each)} for given in (names, unnoted or ()))
     used, opened = ({each for each in given if not each.startswith(elsewhere)} for given in (used, opened))
     if since_ns is not None:
-        opened = {name for name in opened if name in index or _state_ns(top / name) <= since_ns}
+        opened = {name for name in opened if name in index or changed_ns(top / name) <= since_ns}
     known_to_git = {name for name in opened if name in index or name.startswith(tuple(f"{link}/" for link in links))}
     # Whoever opens more looks through the folder: an editor, a search.
     used |= known_to_git if len(known_to_git - used) <= _MOST_UNNOTED else set()
@@ -92,7 +92,7 @@ def measured_code(
     files = {link: found[:SHORT_HASH] for link, found in heads.items() if found}
     own = [name for name in named if not any(name.startswith(f"{link}/") for link in below)]
     known, others = [name for name in own if name in index], [name for name in own if name not in index]
-    fresh = set() if since_ns is None else {name for name in own if _state_ns(top / name) > since_ns}
+    fresh = set() if since_ns is None else {name for name in own if changed_ns(top / name) > since_ns}
     # A file that is no module and came while the run went on was written by it: no code.
     unknown = [name for name in _unknown(top, others) if name not in fresh or name.endswith(MODULE)]
     ignored = [name for name in others if name not in unknown and name not in fresh]
@@ -236,7 +236,7 @@ def _order(name: str) -> tuple[bool, str]:
     return not name.endswith(MODULE), name
 
 
-def _state_ns(path: Path) -> int:
+def changed_ns(path: Path) -> int:
     """When a file's content or state last changed, which nobody can set."""
     try:
         return path.stat().st_ctime_ns

@@ -15,7 +15,15 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from pytest_perfdl.baseline.code import MeasuredCode, contents, from_an_index, measured_code, modules_from, tracked
+from pytest_perfdl.baseline.code import (
+    MeasuredCode,
+    changed_ns,
+    contents,
+    from_an_index,
+    measured_code,
+    modules_from,
+    tracked,
+)
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.recorded_commit import BaselineCode, few, pair_of
 from pytest_perfdl.baseline.same import difference
@@ -228,9 +236,16 @@ class Revisions:
         """
         if head is None or self.top is None or not checkout.is_other_code:
             return ""
+        if empty := _not_fetched({*head.files}.difference(base.borrowed), self.top, checkout.root):
+            return (
+                f"the current side used files of {some(empty)}, a submodule that the baseline commit's checkout has "
+                "without its files, so the sides differ by more than their commits: set perf_against_setup = git "
+                "submodule update --init --recursive"
+            )
         if ours := self._lacking(head.files, base, checkout):
             return (
-                f"the current side used {some(ours)}, which git ignores and the baseline commit's checkout lacks, so "
+                f"the current side used {some(ours)}, which git ignores and the baseline commit's checkout lacks"
+                f"{' or made anew in this run' if any(_is_there(checkout.root, name) for name in ours) else ''}, so "
                 "the sides differ by more than their commits: make it there too with perf_against_setup, or delete it"
             )
         theirs = [name for name in self.ignored(base.files, checkout) if not _is_there(self.top, name)]
@@ -252,9 +267,13 @@ class Revisions:
         )
 
     def _lacking(self, used: Iterable[str], base: Origins, checkout: Checkout) -> list[str]:
-        """Those of the working tree's files that git ignores and the other side neither has nor used from here."""
+        """Those of the working tree's files that git ignores and the other side neither had nor used from here."""
         borrowed = {*base.borrowed}
-        return [name for name in self.ignored(used) if name not in borrowed and not _is_there(checkout.root, name)]
+        return [
+            name
+            for name in self.ignored(used)
+            if name not in borrowed and (not _is_there(checkout.root, name) or _is_made_otherwise(checkout, name))
+        ]
 
     def is_same(self, test: PerfTest, base: Record | None, info: CallInfo) -> bool:
         """Whether a test need not be measured: `--perf-skip-same`, and same code and environment as its baseline."""
@@ -591,6 +610,25 @@ def _is_there(root: Path, name: str) -> bool:
     if path.exists() or not _is_compiled(name):
         return path.exists()
     return any(path.parent.glob(f"{glob.escape(path.name.partition('.')[0])}.*{path.suffix}"))
+
+
+def _not_fetched(used: Iterable[str], root: Path, other: Path) -> list[str]:
+    """Folders of submodules that one side used files of, and the other has without any: git leaves them empty."""
+    found = set()
+    for name in used:
+        above = (folder for folder in PurePosixPath(name).parents[:-1] if (other / folder).is_dir())
+        folder = None if (other / name).exists() else next(above, None)
+        if folder is not None and (root / folder / ".git").exists() and not any((other / folder).iterdir()):
+            found.add(str(folder))
+    return sorted(found)
+
+
+def _is_made_otherwise(checkout: Checkout, name: str) -> bool:
+    """Whether the other side's process itself wrote a file, and not what the working tree has from an earlier time."""
+    made = checkout.root / name
+    if checkout.ready_ns is None or not made.is_file() or changed_ns(made) <= checkout.ready_ns:
+        return False
+    return not filecmp.cmp(made, checkout.working_tree / name, shallow=False)
 
 
 def _is_by_the_way(root: Path, name: str) -> bool:

@@ -56,6 +56,8 @@ class Checkout:
     """What it took to have it there, set up."""
     is_kept: bool = False
     """Whether an earlier run had set it up."""
+    ready_ns: int | None = None
+    """When it was set up in this run (`time.time_ns`): what is written in it later the measured processes wrote."""
     interpreter: Interpreter | None = None
     """Another Python that runs the code; `None` for this process's. With one, `root` may be the working tree itself."""
 
@@ -268,7 +270,7 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
             if keep:
                 kept_checkouts.note(folder, root, commit, _git)
         folder.use()
-        yield Checkout(working_tree, root, clocks.monotonic() - started, is_kept)
+        yield Checkout(working_tree, root, clocks.monotonic() - started, is_kept, clocks.time_ns())
     finally:
         if keep and kept_checkouts.is_complete(folder.path):
             folder.release()

@@ -168,6 +168,38 @@ def test_a_file_that_git_ignores_is_on_one_side_only(tmp_path, name):
     assert said(without, with_it).startswith(f"the baseline side used {name}, which git ignores and the working tree")
 
 
+def test_a_submodule_that_the_checkout_has_without_its_files(tmp_path):
+    library = Sides(tmp_path / "library", {"fast/__init__.py": ""})
+    sides = Sides(tmp_path, {"demo.py": ""})
+    git(sides.top, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library.top), "parts/lib")
+    git(sides.top, "commit", "--quiet", "-m", "submodule")
+    loaded = sides.loaded(files=("demo.py", "parts/lib/fast/__init__.py"))
+    assert not sides.revisions.one_sided(loaded, sides.loaded(), sides.checkout), "the commit has none"
+    git(sides.checkout.root, "checkout", "--quiet", "--detach", git(sides.top, "rev-parse", "HEAD"))
+    assert sides.revisions.one_sided(loaded, sides.loaded(), sides.checkout) == (
+        "the current side used files of parts/lib, a submodule that the baseline commit's checkout has without its "
+        "files, so the sides differ by more than their commits: set perf_against_setup = git submodule update --init "
+        "--recursive"
+    )
+    update = ("submodule", "--quiet", "update", "--init", "--recursive")
+    git(sides.checkout.root, "-c", "protocol.file.allow=always", *update)
+    assert not sides.revisions.one_sided(loaded, sides.loaded(), sides.checkout)
+
+
+@pytest.mark.parametrize("content, said", [("12 rows", False), ("2 rows", True)], ids=["same", "differs"])
+def test_what_the_other_side_made_itself_it_did_not_have(tmp_path, content, said):
+    sides = Sides(tmp_path, {"demo/__init__.py": ""}, ignored="table.bin\n")
+    sides.write(sides.top, {"table.bin": "12 rows"})
+    sides.revisions._began = ready = time.time_ns()
+    loaded = sides.loaded(files=("demo/__init__.py", "table.bin"))
+    time.sleep(0.02)  # a file's time is that of the last tick
+    sides.write(sides.checkout.root, {"table.bin": content})
+    found = sides.revisions.one_sided(loaded, loaded, replace(sides.checkout, ready_ns=ready))
+    assert ("table.bin, which git ignores and the baseline commit's checkout lacks or made anew" in found) is said
+    there = replace(sides.checkout, ready_ns=time.time_ns() + 10**9)
+    assert not sides.revisions.one_sided(loaded, loaded, there), "perf_against_setup made it"
+
+
 def test_what_says_nothing_about_the_code(tmp_path):
     names = ("demo.egg-info/entry_points.txt", "demo/_version.py", "cache/a.bin", ".hypothesis/x", "perf-report/x.json")
     names = (*names, "__pycache__/x.pyc", "baselines/x.json", "notes.txt")

@@ -265,8 +265,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-skip-same",
-        "do not measure a test whose code, input files, packages and environment are the same as in its baseline; "
-        "report the test as unchanged (`same code`)",
+        "do not measure a test whose files in the repository, versions of packages, Python, torch, driver and threads "
+        "are the same as in its baseline; report the test as unchanged (`same code`)",
         ini="perf_skip_same",
         ini_type="bool",
         action="store_true",

@@ -226,9 +226,9 @@ def _metric(data: dict[str, Any]) -> MetricVerdict:
 
 def _curve(data: Any) -> JudgedCurve:
     try:
-        curve = msgspec.convert(data, JudgedCurve)
-    except msgspec.ValidationError as error:
-        raise RecordError(f"has a curve that is malformed ({error})") from error
+        curve = converted(data, JudgedCurve)
+    except RecordError as error:
+        raise RecordError(f"has a curve that {error}") from error
     sizes = [*(each.size for each in curve.sizes), *(each.size for each in curve.fitted)]
     if not curve.sizes or not all(0 < size < math.inf for size in sizes):
         raise RecordError("has a curve with a size that is not a positive number")

@@ -349,7 +349,7 @@ def _unmerged(trace: Trace) -> tuple[Trace, ...]:
         ranks = msgspec.convert(trace.metadata.get(MERGED), list[MergedRank])
         if {rank.pid for rank in ranks}.issuperset(_processes(trace)):
             return tuple(_as_it_was(trace, rank) for rank in ranks)
-    except (msgspec.ValidationError, OverflowError):
+    except (msgspec.ValidationError, OverflowError, UnicodeError):
         # Something else called this metadata so, or changed it.
         pass
     return ()

@@ -186,6 +186,7 @@ def test_a_run_file_of_before_there_were_curves_is_read(written, tmp_path):
 BROKEN_CURVES = {
     "no-object": lambda curve: curve.clear(),
     "no-sizes": lambda curve: curve.update(sizes=[]),
+    "name-is-no-unicode": lambda curve: curve.update({"\ud800": 1}),
     "negative-size": lambda curve: curve["fitted"][0].update(size=-1.0),
     "time-is-text": lambda curve: curve["sizes"][0]["new"].update(value="fast"),
     "null-in-an-interval": lambda curve: curve["growth"]["effect"].update(low=None),

@@ -276,7 +276,8 @@ def _causes(about: Story, result: Result, run: Run) -> str:
         )
         for cause in shown
     ]
-    calls = {group.call: group.step_delta_ns for group in about.causes if group.share is not None}
+    # A step that took as long as before, of which causes of a file may claim shares, has none.
+    calls = {group.call: step for group in about.causes if group.share is not None and (step := group.step_delta_ns)}
     for call, step in calls.items():
         left = step - sum(cause.delta_ns for cause in shown if cause.call == call)
         name = f"{code(call)}: everything else" if call else "everything else"

@@ -171,3 +171,11 @@ def test_times_of_several_tests_are_summed_up_as_a_table():
     assert "| slower | +9.4% | [+9.4%, +9.4%] | 1 |" in text
     assert "| all changed tests | -0.3% | [-10.0%, +9.4%] | 2 |" in text
     assert "| step_time | mean" not in markdown.summary(runs.run(two[0]))
+
+
+def test_shares_of_a_step_that_did_not_change_have_no_rest():
+    """As a damaged file may have them."""
+    same = runs.cause("aten::mm", (1, 100), (1, 100), 0.5)
+    text = markdown.summary(runs.run(runs.result(blame=(same,))))
+    assert "everything else" not in text
+    assert "aten::mm" in text

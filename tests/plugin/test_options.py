@@ -95,7 +95,7 @@ def test_the_table_above_is_complete():
         ("perf_key_extra", "torch", lambda settings: settings.key_extra, ("torch",), ()),
         ("perf_baseline_trace", "false", lambda settings: settings.baseline_trace, False, True),
         ("perf_against_setup", "make", lambda settings: settings.against_setup, "make", ""),
-        ("perf_against_tests", "head", lambda settings: settings.against_tests, "head", "base"),
+        ("perf_against_tests", "own", lambda settings: settings.against_tests, "own", "head"),
         ("verbosity_perf", "2", lambda settings: settings.verbosity, 2, 0),
     ],
 )

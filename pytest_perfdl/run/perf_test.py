@@ -10,6 +10,7 @@ pytest's setup and teardown phases wait for the same phases of the first process
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -190,9 +191,10 @@ def _short_steps(measurement: Measurement) -> list[Finding]:
     times = measurement.record().metrics()
     found = []
     for info in (result.info for result in repeat.calls):
-        named = (metric_name(info.name, name) for name in ("step_time", "block_time"))
-        # Of periods of several steps, only whole ones are timed.
-        step = statistics.median(next(times[name] for name in named if name in times).values)
+        # Of periods of several steps, and of few steps, there is only the time of whole blocks, or none.
+        named = (times.get(metric_name(info.name, name)) for name in ("step_time", "block_time"))
+        series = next(filter(None, named), None)
+        step = math.inf if series is None else statistics.median(series.values)
         if step < LEAST_STEP_NS and not info.not_looped and numbers.number(info.name) == 1:
             call = f"{info.name}: " if info.name else ""
             text = f"{call}one step takes {format_quantity(step, 'ns')}, too short for accurate timing: "

@@ -162,7 +162,8 @@ def errs(inner, *args, **problems):
 
 def test_a_test_with_a_mistake_fails_alone(inner):
     inner.makepyfile(test_it=WITH_MISTAKES, test_other="def test_other(): pass\n")
-    result = errs(inner, "-pbenchmark", "--perf-update", **MISTAKES)
+    # Beside pytest-xdist, as this suite runs, pytest-benchmark warns unless it is off.
+    result = errs(inner, "-pbenchmark", "--benchmark-disable", "--perf-update", **MISTAKES)
 
     result.assert_outcomes(passed=1, errors=len(MISTAKES))
 

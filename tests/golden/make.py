@@ -19,7 +19,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -176,12 +176,16 @@ def stored(text: str) -> bytes:
     return f"{len(data)} bytes, SHA-256 {hashlib.sha256(data).hexdigest()}\n".encode()
 
 
-def differences(expected: Path) -> dict[str, str]:
+def made() -> dict[str, bytes]:
+    """What the file of each output is to hold, by name."""
+    return {name: stored(text) for name, text in outputs()}
+
+
+def differences(expected: Path, now: Mapping[str, bytes]) -> dict[str, str]:
     """The unified difference of each output that is not as its file says, by name; a file without an output is one."""
-    made = {name: stored(text) for name, text in outputs()}
     files = {path.relative_to(expected).as_posix(): path.read_bytes() for path in expected.rglob("*") if path.is_file()}
-    changed = [name for name in sorted({*made, *files}) if made.get(name) != files.get(name)]
-    return {name: _difference(name, files.get(name, b""), made.get(name, b"")) for name in changed}
+    changed = [name for name in sorted({*now, *files}) if now.get(name) != files.get(name)]
+    return {name: _difference(name, files.get(name, b""), now.get(name, b"")) for name in changed}
 
 
 def _difference(name: str, before: bytes, after: bytes) -> str:
@@ -195,16 +199,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--update", action="store_true", help="rewrite the files")
     parser.add_argument("--diff", action="store_true", help="show the differences")
     options = parser.parse_args(arguments)
-    changed = differences(EXPECTED)
+    now = made()
+    changed = differences(EXPECTED, now)
     for name, difference in changed.items():
         print(difference if options.diff else f"differs: {name}")
     print(f"{len(changed)} outputs differ" if changed else "all outputs are as they were")
     if not options.update:
         return int(bool(changed))
     shutil.rmtree(EXPECTED, ignore_errors=True)
-    for name, text in outputs():
+    for name, data in now.items():
         (EXPECTED / name).parent.mkdir(parents=True, exist_ok=True)
-        (EXPECTED / name).write_bytes(stored(text))
+        (EXPECTED / name).write_bytes(data)
     return 0
 
 

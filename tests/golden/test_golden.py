@@ -6,7 +6,7 @@ from golden import make
 
 
 def test_every_output_is_as_its_file_says():
-    changed = make.differences(make.EXPECTED)
+    changed = make.differences(make.EXPECTED, make.made())
     text = "\n".join(changed.values())
     assert not changed, f"{len(changed)} outputs differ (accept: python tests/golden/make.py --update)\n{text[:20_000]}"
 
@@ -15,7 +15,7 @@ def test_a_changed_an_added_and_a_missing_output_are_named(tmp_path, monkeypatch
     monkeypatch.setattr(make, "outputs", lambda: iter([("a.txt", "one\n"), ("b.txt", "two\n"), ("d.txt", "same\n")]))
     for name, text in (("b.txt", "2\n"), ("c.txt", "three\n"), ("d.txt", "same\n")):
         (tmp_path / name).write_text(text)
-    changed = make.differences(tmp_path)
+    changed = make.differences(tmp_path, make.made())
     assert list(changed) == ["a.txt", "b.txt", "c.txt"]
     assert [line[0] for line in changed["b.txt"].splitlines()[3:]] == ["-", "+"]
 

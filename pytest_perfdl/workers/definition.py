@@ -217,8 +217,7 @@ class _Search:
         self._seen.add((module.path, name))
         for statement, binder in module.bindings[name]:
             if isinstance(binder, ast.alias):
-                inner = next(each for each in ast.walk(statement) if binder in getattr(each, "names", ()))
-                assert isinstance(inner, (ast.Import, ast.ImportFrom))
+                inner = _import_of(statement, binder)
                 if self._imported(module, inner, binder):
                     continue
                 if inner is statement:
@@ -245,9 +244,7 @@ class _Search:
         if found is None:
             for statement, binder in module.bindings.get(chain[0], []):
                 if isinstance(binder, ast.alias):
-                    inner = next(each for each in ast.walk(statement) if binder in getattr(each, "names", ()))
-                    assert isinstance(inner, (ast.Import, ast.ImportFrom))
-                    found = inner, binder
+                    found = _import_of(statement, binder), binder
         if found is None:
             return
         statement, alias = found
@@ -306,15 +303,12 @@ class _Search:
 
     def _class(self, module: _Module, name: str) -> tuple[_Module, ast.ClassDef] | None:
         """The class that a name means in a file, which may import it from another one of tests."""
-        for _, binder in module.bindings.get(name, []):
+        for statement, binder in module.bindings.get(name, []):
             if isinstance(binder, ast.ClassDef):
                 return module, binder
-            if isinstance(binder, ast.alias):
-                for statement, other in module.bindings[name]:
-                    inner = next((each for each in ast.walk(statement) if binder in getattr(each, "names", ())), None)
-                    if other is binder and isinstance(inner, ast.ImportFrom):
-                        found = self._helper(module, inner.module or "", inner.level)
-                        return None if found is None else self._class(found, binder.name)
+            if isinstance(binder, ast.alias) and isinstance(inner := _import_of(statement, binder), ast.ImportFrom):
+                found = self._helper(module, inner.module or "", inner.level)
+                return None if found is None else self._class(found, binder.name)
         return None
 
     def _member(self, module: _Module, owner: ast.ClassDef, name: str) -> bool:
@@ -537,6 +531,12 @@ def _fixture_name(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
     named = (each.value.value for each in keywords if each.arg == "name" and isinstance(each.value, ast.Constant))
     return str(next(named, node.name))
+
+
+def _import_of(statement: ast.stmt, alias: ast.alias) -> ast.Import | ast.ImportFrom:
+    """The import that an alias belongs to, which may stand inside another statement."""
+    imports = (each for each in ast.walk(statement) if isinstance(each, (ast.Import, ast.ImportFrom)))
+    return next(each for each in imports if alias in each.names)
 
 
 def _is_autouse(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -89,6 +89,8 @@ class Revisions:
         """Files that tests loaded or read, with the first digits of each file's git hash."""
         self._checkouts: dict[tuple[str, bool], Checkout] = {}
         """Checkouts of the session, by commit, and by whether the working tree's tests were laid over."""
+        self._redefined: dict[tuple[str, str], Redefined | None] = {}
+        """How the definitions of tests differ from those of a commit, by test and commit: checkouts and tests ask."""
         self._prefer: tuple[str, ...] | None = None
         """Commits that several tests of the session can share, see `code_of`."""
         self._roots: dict[Path, Mapping[str, tuple[str, ...]]] = {}
@@ -454,7 +456,12 @@ class Revisions:
 
     def redefined(self, test: PerfTest, commit: str) -> Redefined | None:
         """How the test is defined otherwise in a commit, or is not in it; `None` if the definition is the same."""
-        return redefined(test.item, self.top, commit) if self.top is not None and commit else None
+        if self.top is None or not commit:
+            return None
+        key = test.item.nodeid, commit
+        if key not in self._redefined:
+            self._redefined[key] = redefined(test.item, self.top, commit)
+        return self._redefined[key]
 
     def prepare_other_sides(self) -> None:
         """Make the other sides that the tests of the run need.

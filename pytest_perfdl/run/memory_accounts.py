@@ -14,7 +14,7 @@ from pytest_perfdl.analysis.events.source_lines import FRAME, is_function
 from pytest_perfdl.diff.memory import peak_causes
 from pytest_perfdl.measure.commands import CallInfo, attribution
 from pytest_perfdl.measure.optional import unmeasured
-from pytest_perfdl.model.errors import SideError, WorkerDied, WorkerTimeout
+from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.memory import MemoryAccount, MemoryChange, MemoryRow
 from pytest_perfdl.model.metrics import GROWTH, general
 from pytest_perfdl.model.record import Finding, Record, metric_name
@@ -22,7 +22,7 @@ from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.results.verdict import Judgement
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
-from pytest_perfdl.run.paired_rounds import RoundSide, failure
+from pytest_perfdl.run.paired_rounds import RoundSide, failure, finish
 from pytest_perfdl.run.source_diff import Touched, source_diffs, touched
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.messages import Origins
@@ -130,12 +130,7 @@ def _account(context: RunContext, test: PerfTest, side: RoundSide, call: str, *,
         return attribution(info, call, growth=growth)
 
     remote = context.processes.start(test, script, checkout=side.checkout, against=side.against, attribute=True)
-    try:
-        remote.finish()
-    except WorkerTimeout:
-        raise SideError("the process that records allocations did not finish in time", invalid=False) from None
-    except WorkerDied as error:
-        raise SideError(str(error), invalid=False) from None
+    finish(remote, "records allocations")
     if mistake := context.revisions.mistaken(remote.origins, side.checkout, side.against):
         raise SideError(mistake, invalid=False)
     if text := failure(remote, context.config):

@@ -399,18 +399,29 @@ def parts_of(
         return explanation(plan, info, str(context.processes.scratch), seconds=seconds, loops=test.loops)
 
     remote = context.processes.start(test, script, checkout=side.checkout, against=side.against)
-    try:
-        remote.finish()
-    except WorkerTimeout:
-        raise SideError("the process that records Python stacks did not finish in time", invalid=False) from None
-    except WorkerDied as error:
-        raise SideError(str(error), invalid=False) from None
+    finish(remote, "records Python stacks")
     if text := failure(remote, context.config):
         raise SideError(
             f"the test failed on the {side.label} side while recording Python stacks\n{text}", invalid=False
         )
     found = {result.call: _parts_of_rank(result, (ranks or {}).get(result.call, 0)) for result in remote.results}
     return {call: parts for call, parts in found.items() if parts is not None}
+
+
+def finish(remote: RemoteTest, does: str) -> None:
+    """Run a process that is not of a round to its end; `does` says what it is for.
+
+    Raises
+    ------
+    SideError
+        It dies, or does not end in time.
+    """
+    try:
+        remote.finish()
+    except WorkerTimeout:
+        raise SideError(f"the process that {does} did not finish in time", invalid=False) from None
+    except WorkerDied as error:
+        raise SideError(str(error), invalid=False) from None
 
 
 def _parts_of_rank(result: ExplainedResult, rank: int) -> StepParts | None:

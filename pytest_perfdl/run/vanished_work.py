@@ -9,13 +9,13 @@ from pytest_perfdl.judge.reasons import with_remark
 from pytest_perfdl.judge.vanished import Rows, vanished
 from pytest_perfdl.measure.commands import CallInfo, FirstAndLater, Profiled, first_and_later
 from pytest_perfdl.measure.optional import unmeasured
-from pytest_perfdl.model.errors import SideError, WorkerDied, WorkerTimeout
+from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import VANISHED, Call, Finding, metric_name
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
-from pytest_perfdl.run.paired_rounds import failure
+from pytest_perfdl.run.paired_rounds import failure, finish
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.remote_test import Script
 
@@ -116,10 +116,7 @@ def _measured(
         return first_and_later(plan, info, scratch, seconds=context.step_seconds, loops=test.loops)
 
     remote = context.processes.start(test, script, checkout=checkout, against=against)
-    try:
-        remote.finish()
-    except (WorkerTimeout, WorkerDied) as error:
-        raise SideError(str(error), invalid=False) from None
+    finish(remote, "looks at the first step")
     if text := failure(remote, context.config):
         raise SideError(f"the test failed while its first step was looked at\n{text}", invalid=False)
     damaged = (each for found in remote.results for side in (found.first, found.later) for each in side.findings)

@@ -348,7 +348,7 @@ def _clocked(steps: Generator[bool, Aside | None, Counted], taken: list[int]) ->
             except StopIteration as stop:
                 counted: Counted = stop.value
                 return counted
-            delayed, start = run_delay_ns(), clocks.perf_counter_ns()
+            delayed, start = run_delay_ns(), perf_counter_ns()
             aside = yield last
             waited = run_delay_ns() - delayed + (aside or NOTHING).setup_ns
-            taken.append(clocks.perf_counter_ns() - start - waited)
+            taken.append(perf_counter_ns() - start - waited)

@@ -21,6 +21,13 @@ SIZE = 64
 F = torch.nn.functional
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    """Memory is recorded in other ways once a process has compiled (`compiling.has_compiled`): not so for tests after."""
+    yield
+    torch._dynamo.utils.clear_compilation_metrics()
+
+
 class Script:
     """Gives a program the commands of a script."""
 

@@ -159,5 +159,5 @@ def test_a_killed_search_leaves_nothing_that_the_next_one_does_not_remove(projec
 
 
 def _children(parent, name):
-    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(parent)], capture_output=True, text=True)
+    listed = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(parent)], capture_output=True, text=True)
     return [int(line.split()[0]) for line in listed.stdout.splitlines() if f"run_module({name!r}" in line]

@@ -104,8 +104,8 @@ def test_a_copy_of_what_differs_between_the_sides(tmp_path, file, module, copy):
     outside = ((module, str(sides.site / copy)),)
     where = "/".join(file.split("/")[: -copy.count("/") - 1])
     assert sides.mistaken(outside=outside) == (
-        f"the baseline side imported {module} from {sides.site}, so both sides run the same code: install the package in "
-        f"editable mode (pip install -e .), or set pythonpath = {where} in the ini file"
+        f"the baseline side imported {module} from {sides.site}, so both sides run the same code: install the package "
+        f"in editable mode (pip install -e .), or set pythonpath = {where} in the ini file"
     )
     assert "demo" in {*sides.revisions.names(None)[0], *sides.revisions.names(None)[1]}
     sides.write(sides.top, {f"{where}/pyproject.toml": ""})

@@ -56,7 +56,7 @@ class Measurement:
         return tuple(sign * math.log(new / base) for base, new in self.rounds.get(metric, ()))
 
 
-def measurement_of(run: Any, request: Request, seconds: float) -> Measurement:
+def measurement_of(run: Any, request: Request) -> Measurement:
     """From the run file of `pytest --perf` (`report.json`) of one test.
 
     Raises
@@ -68,11 +68,11 @@ def measurement_of(run: Any, request: Request, seconds: float) -> Measurement:
         if len(tests) != 1:
             names = ", ".join(str(test["id"]) for test in tests[:3])
             why = f"it is {len(tests)} perf tests ({names}): name one of them" if tests else "no perf test was measured"
-            return Measurement(request, why, seconds=seconds)
+            return Measurement(request, why)
         test = tests[0]
         metrics: Mapping[str, Any] = test["metrics"]
         if not metrics:
-            return Measurement(request, str(test["reason"]), seconds=seconds)
+            return Measurement(request, str(test["reason"]))
         counted = {name: each for name, each in metrics.items() if each["kind"] == "counted"}
         return Measurement(
             request,
@@ -81,7 +81,6 @@ def measurement_of(run: Any, request: Request, seconds: float) -> Measurement:
             rounds={name: pairs for name, each in metrics.items() if (pairs := _rounds(name, each))},
             blame=tuple(test["blame"]),
             source_diffs=tuple(test["source_diffs"]),
-            seconds=seconds,
             key=str(run["key"]["slug"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:

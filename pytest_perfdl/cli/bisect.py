@@ -101,8 +101,9 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.bisect.answer import to_json
     from pytest_perfdl.bisect.campaign import Options, Search
     from pytest_perfdl.bisect.history import undone
-    from pytest_perfdl.bisect.log import Log
+    from pytest_perfdl.bisect.measurements import Measurement
     from pytest_perfdl.bisect.prior import prior_of
+    from pytest_perfdl.model.log import Log
     from pytest_perfdl.system import folders
     from pytest_perfdl.workers.checkout import sweep
 
@@ -116,7 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
     with folders.for_a_while("bisect") as scratch:
         tests = scratch / "tests"
         child.keep_tests(suite, tests)
-        log = Log(*_log(arguments, suite, tests))
+        path, interchangeable = _log(arguments, suite, tests)
+        log = Log(path, Measurement, "perfdl bisect", interchangeable)
         done = log.read()
         if done:
             say_progress(f"going on from {shown(log.path)}, which has {len(done)} measurements\n")

@@ -6,8 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_perfdl.bisect.answer import AnswerForm
-from pytest_perfdl.bisect.environment_answer import EnvironmentAnswerForm
+from pytest_perfdl.bisect.answers import CommitAnswerForm, EnvironmentAnswerForm
 from pytest_perfdl.model import record_json, run_json
 from pytest_perfdl.model.json_forms import schema_of
 from pytest_perfdl.refresh import json as refresh
@@ -44,7 +43,7 @@ PUBLISHED = {
     "diff": Published(DiffForm, "perfdl diff --json", diff.SCHEMA),
     "history": Published(HistoryForm, "perfdl history --json", history.SCHEMA),
     "refresh": Published(refresh.RefreshForm, "perfdl refresh --json", refresh.SCHEMA),
-    "bisect": Published(AnswerForm, "perfdl bisect --json", 1, has_field=False),
+    "bisect": Published(CommitAnswerForm, "perfdl bisect --json", 1, has_field=False),
     "bisect-environments": Published(EnvironmentAnswerForm, "perfdl bisect --environments --json", 1, has_field=False),
 }
 """By the name of the file."""

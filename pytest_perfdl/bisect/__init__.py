@@ -2,11 +2,11 @@
 
 Commits: `history` lists them, `child` measures one of them in a checkout. `posterior` is the rule: what the
 measurements say about every commit, and which one to measure next. `prior` is what the changed files say before that.
-`campaign` is the loop, and `answer` what it ends with.
+`campaign` is the search.
 
 Environments: `mixtures` makes one of two others, `mixture_child` measures it, `culprit_set` finds the packages that
-matter, `environments` is the search, and `environment_answer` what it ends with.
+matter, and `environments` is the search.
 
-Both: `ends` says whether there is anything to search for, `pytest_run` runs pytest, `measurements` is what is kept of
-a run, and `page` is the answer as text.
+Both: `search` has the ends, and the measurements between them, `pytest_run` runs pytest, `measurements` is what is kept
+of a run, `answers` is what searches end with, and `page` the answer as text.
 """

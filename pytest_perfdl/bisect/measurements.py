@@ -21,9 +21,9 @@ class Request:
     """What to measure."""
 
     commit: str
-    """Full hash, or `history.WORKING_TREE`."""
+    """Full hash, or `history.WORKING_TREE`; of an environment, its name as in `mixtures.NEW`."""
     against: str | None = None
-    """Full hash of the commit to compare with; `None` to count this one alone."""
+    """The same of what to compare with; `None` to count this one alone."""
     timed: bool = False
     """Whether to measure rounds; without, only counts are compared."""
 

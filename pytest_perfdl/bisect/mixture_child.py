@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_perfdl.bisect import pytest_run
 from pytest_perfdl.bisect.culprit_set import Chosen
 from pytest_perfdl.bisect.measurements import Measurement, Request
-from pytest_perfdl.bisect.mixtures import Environments, complaints
+from pytest_perfdl.bisect.mixtures import NEW, Environments, complaints
 from pytest_perfdl.model.errors import CheckoutError
 from pytest_perfdl.system import child_pytest, clocks, folders
 
@@ -30,15 +30,13 @@ class MixtureChild:
     reports: Path
     """Folder that keeps the report of each comparison; see `pytest_run.report_folder`."""
 
-    def measure(self, request: Request, chosen: Chosen | None, metric: str, limit: float) -> Measurement:
+    def measure(self, request: Request, metric: str, limit: float) -> Measurement:
         """Measure one; one that pip refuses or that cannot be made or measured is said to be skipped."""
         started = clocks.monotonic()
-        if chosen is None:
+        if request.commit == NEW:
             made = self._run(request, self.environments.new.executable, metric, limit)
-        elif not chosen:
-            made = self._run(request, self.environments.old.executable, metric, limit)
         else:
-            made = self._mixed(request, chosen, metric, limit)
+            made = self._mixed(request, frozenset(request.commit.split(",")), metric, limit)
         return replace(made, seconds=round(clocks.monotonic() - started, 3))
 
     def _mixed(self, request: Request, chosen: Chosen, metric: str, limit: float) -> Measurement:

@@ -30,6 +30,9 @@ _SECONDS = 300.0
 """Longest that making an environment, checking it or installing a distribution may take each."""
 _SHARED = "perfdl-shared.pth"
 
+NEW, OLD = "new environment", "old environment"
+"""Names of the two in a `Request`; a mixture's name is the distributions that it has of the new one: "numpy,torch"."""
+
 
 @dataclass(frozen=True, slots=True)
 class Environments:

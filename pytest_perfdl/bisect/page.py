@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_perfdl.bisect.answer import Answer, Effect
-from pytest_perfdl.bisect.environment_answer import EnvironmentAnswer
+from pytest_perfdl.bisect.answers import Answer, CommitAnswer, Effect, EnvironmentAnswer
 from pytest_perfdl.bisect.history import Commit
 from pytest_perfdl.model.metrics import METRICS, general
 from pytest_perfdl.model.units import duration, format_percent, format_quantity, plural
@@ -19,30 +18,24 @@ MOST_CANDIDATES = 20
 """Candidates that are named; `--json` has all."""
 
 
-def page(answer: Answer, commands: Sequence[str], width: int) -> str:
+def page(answer: CommitAnswer, commands: Sequence[str], width: int) -> str:
     """The commit or the range, how large the change is, where it comes from, and what was left out."""
-    lines = [*_headline(answer, width), ""]
-    if answer.effect is not None:
-        lines += layout.paragraph(_change(answer), 2, width, more=2)
+    lines = [*_commits(answer, width), ""]
+    further = []
     if answer.culprit is not None and answer.whole is not None and answer.parent != answer.history.good:
-        between = f"{answer.history.good.name} -> {answer.history.bad.name}"
-        lines += layout.paragraph(f"{between}  {_effect(answer.whole)}", 2, width, more=2)
+        further.append(f"{answer.history.good.name} -> {answer.history.bad.name}  {_effect(answer.whole)}")
     if answer.time is not None:
-        lines += layout.paragraph(f"{answer.time[0]}  {_effect(answer.time[1])}", 2, width, more=2)
-    if answer.comparison is not None:
-        for cause in answer.comparison.causes[:MOST_CAUSES]:
-            lines += layout.paragraph(f"cause: {cause}", 2, width, more=2)
-        for each in answer.comparison.source_diffs:
-            diff = SourceDiff(**each)
-            lines += layout.paragraph(source_title(diff), 2, width)
-            lines += [f"    {line}" for line in diff_lines(diff)]
-    for note in answer.notes:
-        lines += layout.paragraph(f"note: {visible(note)}", 2, width, more=2)
-    lines += _skipped(answer, width)
+        further.append(f"{answer.time[0]}  {_effect(answer.time[1])}")
+    lines += _changes(answer, _values(answer), further, width)
+    for each in () if answer.comparison is None else answer.comparison.source_diffs:
+        diff = SourceDiff(**each)
+        lines += layout.paragraph(source_title(diff), 2, width)
+        lines += [f"    {line}" for line in diff_lines(diff)]
+    lines += _remarks(answer, [(_commit(commit), why) for commit, why in answer.skipped], width)
     counted = [plural(len(answer.measured), "commit") + f" of {answer.history.last + 1} measured"]
     if answer.probability is not None:
         counted.append(f"probability {_probability(answer.probability)}")
-    lines += ["", *layout.paragraph(f"{', '.join(counted)}, in {duration(answer.seconds)}", 2, width)]
+    lines += _cost(answer, counted, width)
     labels = ["measure again" if answer.culprit is not None else "", *["search on"] * len(commands)]
     lines += [f"  {label}  {command}" for label, command in zip(labels, commands, strict=False)]
     return "\n".join(lines)
@@ -54,27 +47,38 @@ def page_of_environments(answer: EnvironmentAnswer, width: int) -> str:
     for name in answer.culprits:
         old, new = answer.differing[name]
         lines += layout.paragraph(f"{visible(name)}  {visible(old)} -> {visible(new)}", 2, width, more=2)
-    lines.append("")
-    if answer.effect is not None:
-        lines += layout.paragraph(f"{answer.metric}  {_effect(answer.effect)}", 2, width, more=2)
+    further = []
     if answer.culprits and answer.whole is not None and answer.whole != answer.effect:
-        lines += layout.paragraph(f"old -> new environment  {_effect(answer.whole)}", 2, width, more=2)
-    if answer.proof is not None:
-        for cause in answer.proof.causes[:MOST_CAUSES]:
-            lines += layout.paragraph(f"cause: {cause}", 2, width, more=2)
-    for note in answer.notes:
-        lines += layout.paragraph(f"note: {visible(note)}", 2, width, more=2)
-    for names, why in answer.skipped:
-        lines += layout.paragraph(
-            f"skipped: the new {visible(names.replace(',', ', '))}: {visible(why)}", 2, width, more=2
-        )
+        further.append(f"old -> new environment  {_effect(answer.whole)}")
+    lines += ["", *_changes(answer, "", further, width)]
+    skipped = [(f"the new {visible(names.replace(',', ', '))}", why) for names, why in answer.skipped]
+    lines += _remarks(answer, skipped, width)
     differing = plural(len(answer.differing), "different distribution")
-    built = f"{plural(answer.built, 'environment')} built, {differing}"
-    lines += ["", *layout.paragraph(f"{built}, in {duration(answer.seconds)}", 2, width)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_cost(answer, [f"{plural(answer.built, 'environment')} built", differing], width)])
 
 
-def _headline(answer: Answer, width: int) -> list[str]:
+def _changes(answer: Answer, values: str, further: Sequence[str], width: int) -> list[str]:
+    """How large the change is, and its causes."""
+    texts = []
+    if answer.effect is not None:
+        texts.append(f"{answer.metric}  {values}{_effect(answer.effect)}")
+    causes = () if answer.comparison is None else answer.comparison.causes[:MOST_CAUSES]
+    texts += [*further, *(f"cause: {cause}" for cause in causes)]
+    return [line for text in texts for line in layout.paragraph(text, 2, width, more=2)]
+
+
+def _remarks(answer: Answer, skipped: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """The notes, then what could not be measured, with why."""
+    texts = [f"note: {visible(note)}" for note in answer.notes]
+    texts += [f"skipped: {what}: {visible(why)}" for what, why in skipped]
+    return [line for text in texts for line in layout.paragraph(text, 2, width, more=2)]
+
+
+def _cost(answer: Answer, counted: Sequence[str], width: int) -> list[str]:
+    return ["", *layout.paragraph(f"{', '.join(counted)}, in {duration(answer.seconds)}", 2, width)]
+
+
+def _commits(answer: CommitAnswer, width: int) -> list[str]:
     if answer.culprit is not None:
         lines = layout.paragraph(f"found: {_commit(answer.culprit)}", 0, width)
         if answer.culprit.date:
@@ -92,15 +96,13 @@ def _commit(commit: Commit) -> str:
     return f"{commit.name} {visible(commit.subject)}"
 
 
-def _change(answer: Answer) -> str:
-    """The metric's change: of the commit against its parent, or of the ends."""
-    effect = answer.effect
-    assert effect is not None
+def _values(answer: CommitAnswer) -> str:
+    """Parent's and commit's value of a counted metric."""
     if answer.values is None:
-        return f"{answer.metric}  {_effect(effect)}"
+        return ""
     unit = METRICS[general(answer.metric)].unit
     base, new = (format_quantity(value, unit) for value in answer.values)
-    return f"{answer.metric}  {base} -> {new}  {_effect(effect)}"
+    return f"{base} -> {new}  "
 
 
 def _effect(effect: Effect) -> str:
@@ -109,14 +111,6 @@ def _effect(effect: Effect) -> str:
         return text
     low, high = (format_percent(end) for end in effect.interval)
     return f"{text} [{low}, {high}] (95% interval, {plural(effect.rounds, 'paired round')})"
-
-
-def _skipped(answer: Answer, width: int) -> list[str]:
-    """The commits that could not be measured, with why."""
-    lines = []
-    for commit, why in answer.skipped:
-        lines += layout.paragraph(f"skipped: {_commit(commit)}: {visible(why)}", 2, width, more=2)
-    return lines
 
 
 def _probability(probability: float) -> str:

@@ -8,12 +8,13 @@ import types
 import pytest
 from plugin.project import Project, environment
 
-from pytest_perfdl.bisect.environment_answer import to_json
-from pytest_perfdl.bisect.environments import NEW, EnvironmentSearch
+from pytest_perfdl.bisect.answers import to_json
+from pytest_perfdl.bisect.environments import EnvironmentSearch
 from pytest_perfdl.bisect.measurements import Measurement, Request
 from pytest_perfdl.bisect.mixture_child import MixtureChild
-from pytest_perfdl.bisect.mixtures import Environments
+from pytest_perfdl.bisect.mixtures import NEW, Environments
 from pytest_perfdl.bisect.pytest_run import report_folder
+from pytest_perfdl.bisect.search import Options
 from pytest_perfdl.model.errors import RunFailed
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 from pytest_perfdl.workers.interpreter import Distribution, Interpreter
@@ -34,8 +35,8 @@ class Simulated:
         self.draw = random.Random(seed)
         self.asked = []
 
-    def measure(self, request, chosen, metric, limit):
-        chosen = frozenset(NAMES) if chosen is None else chosen
+    def measure(self, request, metric, limit):
+        chosen = frozenset(NAMES if request.commit == NEW else request.commit.split(","))
         self.asked.append(request)
         if self.refused & chosen and not self.refused <= chosen:
             return Measurement(request, "pip check: a 1 requires b==2", seconds=1.0)
@@ -50,7 +51,7 @@ class Simulated:
 
 
 def searched(simulated, **options):
-    return EnvironmentSearch(Environments(interpreter("1"), interpreter("2")), simulated, **options).run()
+    return EnvironmentSearch(Environments(interpreter("1"), interpreter("2")), simulated, Options(**options)).run()
 
 
 @pytest.mark.parametrize("culprit", NAMES)
@@ -121,7 +122,7 @@ def test_a_metric_that_the_test_does_not_have():
 
 def test_an_end_that_cannot_be_measured():
     class Failing:
-        def measure(self, request, chosen, metric, limit):
+        def measure(self, request, metric, limit):
             return Measurement(request, "ModuleNotFoundError: No module named 'x'")
 
     with pytest.raises(RunFailed, match="cannot be compared with the old one: ModuleNotFoundError: No module named"):

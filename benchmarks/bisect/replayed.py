@@ -20,16 +20,16 @@ import numpy as np
 from recording import unpack
 from replay import Pool
 
-from pytest_perfdl.bisect.answers import CommitAnswer
-from pytest_perfdl.bisect.campaign import CommitSearch
-from pytest_perfdl.bisect.child import BUDGET
-from pytest_perfdl.bisect.history import Commit, History
-from pytest_perfdl.bisect.measurements import Measurement, Request
-from pytest_perfdl.bisect.prior import FUNCTION, mixed
-from pytest_perfdl.bisect.search import Options
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.stopping_rule import Gate, Held, Spent
 from pytest_perfdl.model.limits import parse_limit
+from pytest_perfdl.runs.bisect.answers import CommitAnswer
+from pytest_perfdl.runs.bisect.campaign import CommitSearch
+from pytest_perfdl.runs.bisect.child import BUDGET
+from pytest_perfdl.runs.bisect.history import Commit, History
+from pytest_perfdl.runs.bisect.measurements import Measurement, Request
+from pytest_perfdl.runs.bisect.prior import FUNCTION, mixed
+from pytest_perfdl.runs.bisect.search import Options
 
 RECORDED = Path(__file__).resolve().parents[1] / "decision_quality" / "data" / "recorded.json.gz"
 CELL = "forked, pinned, quiet"

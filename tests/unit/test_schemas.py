@@ -8,14 +8,14 @@ import jsonschema
 import msgspec
 import pytest
 
-from pytest_perfdl.bisect import answers
 from pytest_perfdl.cli import main
 from pytest_perfdl.model import record_json, run_json
 from pytest_perfdl.model.json_forms import schema_of
 from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.report.reading import read_run
-from unit.bisect import test_campaign, test_environments
+from pytest_perfdl.runs.bisect import answers
 from unit.report import runs
+from unit.runs.bisect import test_campaign, test_environments
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference" / "schemas"

@@ -33,8 +33,8 @@ from common import kept
 from plugin.project import environment
 from run import FILES, GONE_SECONDS, Project, descendants, marked, processes
 from unit.ci.fake_github import REPOSITORY, TOKEN, FakeGitHub, running
-from unit.refresh.nights import STORED, UPGRADED, night
 from unit.report import runs as made
+from unit.runs.refresh.nights import STORED, UPGRADED, night
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.report.json import write_json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,9 @@ from pytest_perfdl.report.diff.terminal import (
     step_words,
     use_rows,
 )
+from pytest_perfdl.report.document import Table, keyed
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.trace.terminal import place
+from pytest_perfdl.report.trace.wording import place
 from pytest_perfdl.report.words import bound
 
 if TYPE_CHECKING:
@@ -40,23 +42,35 @@ if TYPE_CHECKING:
 ROWS = 300
 """Rows of a table that the page holds; all of them are in its data, and in `--json`."""
 
-Column = tuple[str, str, str]
-"""Heading, key of a row, and kind of value of a column beside the names."""
-
-CAUSES: tuple[Column, ...] = (
-    ("Change", "own_ns", "signed"),
-    ("Share", "share", "share"),
-    ("Baseline", "base_ns", "ns"),
-    ("Current", "new_ns", "ns"),
-    ("Calls, baseline", "base_count", "count"),
-    ("Calls, current", "new_count", "count"),
+_SHARE = "percentage of the profiled step's change"
+_SIDES = (keyed("Baseline", "base_ns", "ns"), keyed("Current", "new_ns", "ns"))
+_CAUSES = (
+    keyed("Name", "name", "name"),
+    keyed("Change", "own_ns", "signed"),
+    keyed("Share", "share", "share"),
+    *_SIDES,
+    keyed("Calls, baseline", "base_count", "count"),
+    keyed("Calls, current", "new_count", "count"),
 )
-SHARES: tuple[Column, ...] = (
-    ("Own change", "work_delta_ns", "signed"),
-    ("Effect on the step", "share_ns", "signed"),
-    ("Step without the change", "step_without_ns", "ns"),
-    ("Slack", "slack_ns", "ns"),
+_SHARES = (
+    keyed("Name", "name", "name"),
+    keyed("Own change", "work_delta_ns", "signed"),
+    keyed("Effect on the step", "share_ns", "signed"),
+    keyed("Step without the change", "step_without_ns", "ns"),
+    keyed("Slack", "slack_ns", "ns"),
 )
+_UNMATCHED = (
+    keyed("Name", "name", "name"),
+    keyed("Side", "side"),
+    keyed("Time", "ns", "ns"),
+    keyed("Module", "module"),
+)
+_OF_CAUSES = (
+    "Machine drift is subtracted from the changes. Share: percentage of the profiled step's change. The reasons of a "
+    "cause (more or fewer calls, slower or faster per call, different inputs, less or more overlap) add up to its "
+    "change."
+)
+_CHANGE = keyed("Change", "delta_ns", "signed")
 
 
 def write_page(path: Path, diffs: Sequence[tuple[str, Diff]], limit: float) -> None:
@@ -96,7 +110,6 @@ def _headline(diffs: Sequence[tuple[str, Diff]], limit: float) -> str:
 def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[str, Any]:
     """What the template shows of one diff."""
     causes = [_cause(cause, row) for cause, row in zip(causes_of(each), data["blame"], strict=True)]
-    shares = _shares(each, data["counterfactual"])
     return {
         "title": title or " and ".join(_names(each)),
         "verdict": data["verdict"],
@@ -114,17 +127,39 @@ def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[s
             *_simulated(each),
         ],
         "use": [] if each.use is None else use_rows(each.use),
-        "account": [{**line, "name": line["class"], "share": _plain(line["share"])} for line in data["account"]],
-        "causes": causes,
-        "cause_columns": _with_values(CAUSES, causes),
-        "shares": shares,
-        "share_columns": _with_values(SHARES, shares),
-        "shares_note": "" if each.counterfactual is None else _sentence(counterfactual_words(each.counterfactual)),
-        "modules": data["modules"],
-        "lines": [{**row, "name": place(row["name"])} for row in data["lines"]],
-        "unmatched": [
-            {**row, "side": "baseline" if row["side"] == "base" else "current"} for row in data["matching"]["unmatched"]
-        ],
+        "account": Table(
+            "Breakdown of the profiled step",
+            (keyed("Part", "name"), *_SIDES, _CHANGE, keyed("Share", "share", "share", _SHARE)),
+            [{**line, "name": line["class"], "share": _plain(line["share"])} for line in data["account"]],
+            note="The changes of all parts add up to it.",
+        ),
+        "causes": Table("Causes", _CAUSES, causes, note=_OF_CAUSES, told=itemgetter("told")),
+        "shares": Table(
+            "Step time without each change (simulated)",
+            _SHARES,
+            _shares(each, data["counterfactual"]),
+            note="" if each.counterfactual is None else _sentence(counterfactual_words(each.counterfactual)),
+            told=itemgetter("told"),
+        ),
+        "modules": Table(
+            "Modules",
+            (keyed("Module", "name", "place"), *_SIDES, _CHANGE),
+            data["modules"],
+            note="Times include the modules inside each module.",
+        ),
+        "lines": Table(
+            "Source lines",
+            (keyed("Line", "name", "place"), *_SIDES, _CHANGE),
+            [{**row, "name": place(row["name"])} for row in data["lines"]],
+        ),
+        "unmatched": Table(
+            "Only in baseline or only in current",
+            _UNMATCHED,
+            [
+                {**row, "side": "baseline" if row["side"] == "base" else "current"}
+                for row in data["matching"]["unmatched"]
+            ],
+        ),
     }
 
 
@@ -167,11 +202,6 @@ def _where(row: dict[str, Any]) -> str:
 def _plain(share: float | None) -> float | None:
     """A share without the sign that rounding to zero would leave."""
     return 0.0 if share is not None and abs(share) < 0.0005 else share
-
-
-def _with_values(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
-    """The columns in which any row has a value."""
-    return [column for column in columns if any(row[column[1]] is not None for row in rows)]
 
 
 def _simulated(each: Diff) -> list[str]:

@@ -12,7 +12,7 @@ from pytest_perfdl.model.kernel_names import short_name, short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.trace.terminal import SHOWN, place, sizes
+from pytest_perfdl.report.trace.wording import UTILIZATION, place, sizes
 from pytest_perfdl.report.words import bound, work_sentence
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def slower_words(each: Diff, limit: float) -> str:
 def use_rows(use: MachineUse) -> list[tuple[str, str, str]]:
     """The metrics of utilization that either side has: the name, and both sides."""
     rows = []
-    for name, text in {"achieved_flops": "FLOP/s", **SHOWN, **_OF_DEVICE}.items():
+    for name, text in {"achieved_flops": "FLOP/s", **UTILIZATION, **_OF_DEVICE}.items():
         base, new = (side.values.get(name) for side in (use.base, use.new))
         if base is not None or new is not None:
             rows.append((text, _figure(name, base), _figure(name, new)))

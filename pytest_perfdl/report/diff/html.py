@@ -13,8 +13,9 @@ import jinja2
 from pytest_perfdl.diff import causes as causes_of
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.report import templating
+from pytest_perfdl.report.diff import tables
 from pytest_perfdl.report.diff.json import to_json
-from pytest_perfdl.report.diff.terminal import (
+from pytest_perfdl.report.diff.wording import (
     SURE,
     UNEXPLAINED,
     bound_words,
@@ -42,13 +43,12 @@ if TYPE_CHECKING:
 ROWS = 300
 """Rows of a table that the page holds; all of them are in its data, and in `--json`."""
 
-_SHARE = "percentage of the profiled step's change"
-_SIDES = (keyed("Baseline", "base_ns", "ns"), keyed("Current", "new_ns", "ns"))
 _CAUSES = (
     keyed("Name", "name", "name"),
     keyed("Change", "own_ns", "signed"),
     keyed("Share", "share", "share"),
-    *_SIDES,
+    keyed("Baseline", "base_ns", "ns"),
+    keyed("Current", "new_ns", "ns"),
     keyed("Calls, baseline", "base_count", "count"),
     keyed("Calls, current", "new_count", "count"),
 )
@@ -70,7 +70,6 @@ _OF_CAUSES = (
     "cause (more or fewer calls, slower or faster per call, different inputs, less or more overlap) add up to its "
     "change."
 )
-_CHANGE = keyed("Change", "delta_ns", "signed")
 
 
 def write_page(path: Path, diffs: Sequence[tuple[str, Diff]], limit: float) -> None:
@@ -109,7 +108,7 @@ def _headline(diffs: Sequence[tuple[str, Diff]], limit: float) -> str:
 
 def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[str, Any]:
     """What the template shows of one diff."""
-    causes = [_cause(cause, row) for cause, row in zip(causes_of(each), data["blame"], strict=True)]
+    causes = [_cause(cause, row, each) for cause, row in zip(causes_of(each), data["blame"], strict=True)]
     return {
         "title": title or " and ".join(_names(each)),
         "verdict": data["verdict"],
@@ -127,12 +126,7 @@ def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[s
             *_simulated(each),
         ],
         "use": [] if each.use is None else use_rows(each.use),
-        "account": Table(
-            "Breakdown of the profiled step",
-            (keyed("Part", "name"), *_SIDES, _CHANGE, keyed("Share", "share", "share", _SHARE)),
-            [{**line, "name": line["class"], "share": _plain(line["share"])} for line in data["account"]],
-            note="The changes of all parts add up to it.",
-        ),
+        "account": tables.breakdown(each),
         "causes": Table("Causes", _CAUSES, causes, note=_OF_CAUSES, told=itemgetter("told")),
         "shares": Table(
             "Step time without each change (simulated)",
@@ -141,17 +135,8 @@ def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[s
             note="" if each.counterfactual is None else _sentence(counterfactual_words(each.counterfactual)),
             told=itemgetter("told"),
         ),
-        "modules": Table(
-            "Modules",
-            (keyed("Module", "name", "place"), *_SIDES, _CHANGE),
-            data["modules"],
-            note="Times include the modules inside each module.",
-        ),
-        "lines": Table(
-            "Source lines",
-            (keyed("Line", "name", "place"), *_SIDES, _CHANGE),
-            [{**row, "name": place(row["name"])} for row in data["lines"]],
-        ),
+        "modules": tables.by_place(each, "module"),
+        "lines": tables.by_place(each, "line"),
         "unmatched": Table(
             "Only in baseline or only in current",
             _UNMATCHED,
@@ -173,7 +158,7 @@ def _names(each: Diff) -> tuple[str, str]:
     return (base, new) if base and new and base != new else (each.base.label, each.new.label)
 
 
-def _cause(cause: DiffCause, row: dict[str, Any]) -> dict[str, Any]:
+def _cause(cause: DiffCause, row: dict[str, Any], each: Diff) -> dict[str, Any]:
     """A row with the reasons below its name; only what is counted has calls."""
     counted = cause.kind != "idle"
     large = large_effects(row["effects"])
@@ -186,7 +171,7 @@ def _cause(cause: DiffCause, row: dict[str, Any]) -> dict[str, Any]:
     return {
         **row,
         "name": cause_name(cause),
-        "share": _plain(row["share"]),
+        "share": tables.share(cause.own_ns, each),
         "base_ns": row["base"]["ns"],
         "new_ns": row["new"]["ns"],
         "base_count": row["base"]["count"] if counted else None,
@@ -197,11 +182,6 @@ def _cause(cause: DiffCause, row: dict[str, Any]) -> dict[str, Any]:
 
 def _where(row: dict[str, Any]) -> str:
     return " at ".join(filter(None, (row["module"], row["graph"], place(row["line"]))))
-
-
-def _plain(share: float | None) -> float | None:
-    """A share without the sign that rounding to zero would leave."""
-    return 0.0 if share is not None and abs(share) < 0.0005 else share
 
 
 def _simulated(each: Diff) -> list[str]:

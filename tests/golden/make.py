@@ -164,11 +164,7 @@ def _printed(command: str, folder: Path) -> str:
     return f"$ perfdl {command}\n{text.replace(str(folder), 'FOLDER')}exit code {code}\n"
 
 
-<<<<<<< HEAD
-_FITTED_IN = re.compile(r"^(  .*%) +[\d.]+ (?:ns|µs|ms|s)$", re.MULTILINE)
-=======
 _FITTED_IN = re.compile(r"^(  .*%)  +[\d.]+ (?:ns|µs|ms|s)$", re.MULTILINE)
->>>>>>> main
 _LONG_FLOAT = re.compile(r"-?\d+\.\d{9,}(?:e[+-]?\d+)?")
 
 

@@ -60,7 +60,8 @@ class Counts:
     def row(self, name: str) -> Sequence[object]:
         """A row of the table."""
         rate = Rate(self.false, self.points)
-        false = f"{rate.count} of {self.points}", f"{1000 * rate.share:.2f} (below {1000 * rate.upper:.2f})"
+        per_thousand = "" if rate.share is None else f"{1000 * rate.share:.2f} (below {1000 * rate.upper:.2f})"
+        false = f"{rate.count} of {self.points}", per_thousand
         found = (f"{number} of {self.steps}" for number in (self.early, self.plain, self.late))
         return (name, *found, self.extra, *false)
 

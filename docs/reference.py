@@ -624,7 +624,7 @@ The report folder is `perf-report/` by default:
 
 The baseline of a test is a small file, `baselines/<machine ID>/<test file>/<test>.json`, with schema {record_schema}.
 The contents of a baseline are sorted and rounded. Commit and review baselines. The same folder has the trace of one
-step, unless the ini file sets `perf_baseline_trace = false`.
+step.
 
 Times are compared only on equal hardware. So the machine ID names the accelerator, the CPU model, the instruction set,
 the threads, and the number of cores (fewer if a container has a CPU quota). A baseline file contains one record:

@@ -311,8 +311,6 @@ INI_ONLY: tuple[tuple[str, Literal["string", "bool", "linelist"], str, str], ...
         "head",
     ),
     ("perf_waivers", "string", "path of the waivers, relative to the root directory, or `off`", WAIVERS),
-    ("perf_baseline_trace", "bool", "store the trace of one step with each baseline", "true"),
-    ("verbosity_perf", "string", "verbosity of the perf summary, if different from pytest's", "auto"),
 )
 
 

@@ -97,7 +97,6 @@ class Settings:
     inject: float
     """Fraction by which the steps of the working tree are slowed down on purpose: 0.05 for 5 %; 0 for none."""
     key_extra: tuple[str, ...]
-    baseline_trace: bool
     waivers: str
     """Path of the waiver file relative to the root directory, or "off"."""
     verbosity: int
@@ -211,8 +210,6 @@ def resolve(config: pytest.Config) -> Settings:
                 "one of them"
             )
     json = reader.path("perf_json", "")
-    verbosity = read_ini(config, "verbosity_perf")
-    fallback = config.get_verbosity()
     return Settings(
         enabled=enabled,
         update=update,
@@ -260,9 +257,8 @@ def resolve(config: pytest.Config) -> Settings:
         ),
         inject=reader.share("perf_inject") or 0.0,
         key_extra=_context_names(tuple(read_ini(config, "perf_key_extra") or ())),
-        baseline_trace=read_ini(config, "perf_baseline_trace") is not False,
         waivers=str(read_ini(config, "perf_waivers") or "").strip() or WAIVERS,
-        verbosity=fallback if verbosity in (None, "", "auto") else reader.integer("verbosity_perf", verbosity),
+        verbosity=config.get_verbosity(),
         clashes=short_names.clashes(config, FLAGS),
     )
 
@@ -378,9 +374,6 @@ class _Reader:
     def ini_number(self, name: str, least: int) -> int | None:
         value = read_ini(self.config, name)
         return None if value in (None, "") else self._number(f"ini {name}", value, least)
-
-    def integer(self, name: str, value: str) -> int:
-        return self._number(f"ini {name}", value, -10)
 
     def loops(self, name: str) -> LoopCount | None:
         """Calls in a step; `None` where the ini file says nothing."""

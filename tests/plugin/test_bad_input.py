@@ -236,7 +236,6 @@ def test_an_option_that_cannot_be_used(inner, option, ini, value, message, way):
         (["--perf-traces=some"], "--perf-traces = 'some': expected one of regressed, all, none"),
         (["--perf", "-operf_traces=some"], "ini perf_traces = 'some': expected one of regressed, all, none"),
         (["--perf-isolate=thread"], "--perf-isolate = 'thread': expected one of process, none"),
-        (["--perf", "-overbosity_perf=loud"], "ini verbosity_perf = 'loud': expected an integer"),
         (["--perf-require=2"], "--perf-require needs --perf"),
         (
             ["--perf", "--perf-require=2", "--perf-isolate=none"],

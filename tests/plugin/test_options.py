@@ -93,10 +93,8 @@ def test_the_table_above_is_complete():
         ("perf_loops", "auto", lambda settings: settings.loops, "auto", None),
         ("perf_loops", "8", lambda settings: settings.loops, 8, None),
         ("perf_key_extra", "torch", lambda settings: settings.key_extra, ("torch",), ()),
-        ("perf_baseline_trace", "false", lambda settings: settings.baseline_trace, False, True),
         ("perf_against_setup", "make", lambda settings: settings.against_setup, "make", ""),
         ("perf_against_tests", "own", lambda settings: settings.against_tests, "own", "head"),
-        ("verbosity_perf", "2", lambda settings: settings.verbosity, 2, 0),
     ],
 )
 def test_a_value_that_only_the_ini_file_has(inner, key, text, read, value, default):
@@ -138,7 +136,6 @@ def test_other_settings(inner):
     assert found.json == inner.path / "out" / "run.json"
     assert not found.github
     assert found.verbosity == 1
-    assert settings(inner, "-q", ini="verbosity_perf = 1").verbosity == 1
 
 
 def test_the_command_line_is_before_the_ini_file(inner):

@@ -21,7 +21,8 @@ from pytest_perfdl.cli import _MODULES, _load
 from pytest_perfdl.config import waivers
 from pytest_perfdl.config.marker import KEYWORDS
 from pytest_perfdl.config.options import INI_ONLY, OPTIONS
-from pytest_perfdl.fixture.perf import Comparison, Perf
+from pytest_perfdl.fixture.perf import Perf
+from pytest_perfdl.fixture.requests import Comparison
 from pytest_perfdl.machine.known_problems import KNOWN_PROBLEMS, USES
 from pytest_perfdl.model import record, record_json
 from pytest_perfdl.model.metrics import METRICS, CountedMetric, TimedMetric

@@ -372,7 +372,7 @@ def test_baselines_that_cannot_be_used(project):
     for name, message in {
         "cut": "is damaged at line",
         "conflict": "has an unresolved merge conflict at line 1",
-        "newer": "was written by a newer pytest-perfdl (schema 1000, this one reads 1): upgrade pytest-perfdl",
+        "newer": "was written by another version of pytest-perfdl (schema 1000, this one reads 1): use that version",
         "other": "contains a baseline of test_it.py::test_elsewhere with machine ID",
         "text": "is malformed (missing field `test`)",
         "folder": "cannot be read: Is a directory",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions
-from pytest_perfdl.config.options import INI_ONLY, OPTIONS
+from pytest_perfdl.config.options import INI_ONLY, OPTIONS, ini_keys
 from pytest_perfdl.config.short_names import marks
 from pytest_perfdl.plugin import SETTINGS
 from pytest_perfdl.run.collection import adopt
@@ -73,11 +73,18 @@ def test_a_value_by_every_way(inner, key, text, read, value, default):
     assert read(settings(inner, f"-o{key}={text}")) == value
 
 
-def test_percent_signs_are_single_in_the_help(inner):
+def test_the_help_shows_basic_options_and_one_line_for_an_ini_key(inner):
     """argparse formats the texts of options, but pytest prints those of ini keys as they are."""
     shown = inner.runpytest_inprocess("--help").stdout.str()
-    assert shown.count("step_time:3%") == 4, "the option, its default, the ini key in both spellings"
+    assert shown.count("step_time:3%") == 3, "the option, its default, the ini key"
     assert "%%" not in shown
+    basic = {option.flag for option in OPTIONS if option.level == "basic"}
+    assert len(basic) == 13
+    assert set(re.findall(r"\((--(?:no-)?perf[\w-]*)\)", shown)) == basic
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    for name, kind, brief in ini_keys():
+        long = f"perfdl{name.removeprefix('perf')} ({kind}):"
+        assert f"{long} {brief}" in lines or (long in lines and brief in lines), name
 
 
 def test_the_table_above_is_complete():
@@ -98,7 +105,7 @@ def test_the_table_above_is_complete():
     ],
 )
 def test_a_value_that_only_the_ini_file_has(inner, key, text, read, value, default):
-    assert key in {name for name, *_ in INI_ONLY}
+    assert key in {each.name for each in INI_ONLY}
     assert read(settings(inner)) == default
     assert read(settings(inner, ini=f"{key} = {text}")) == value
     assert read(settings(inner, f"-o{key}={text}")) == value

@@ -25,9 +25,9 @@ from nights import NIGHTS, RECORDING, TESTS, WINDOW, WORKLOADS, Bank, Change, St
 from pytest_perfdl.history.assemble import histories
 from pytest_perfdl.history.measurements import Measurement, of_run
 from pytest_perfdl.refresh.decision import decide
-from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.results.history import TestHistory
 from pytest_perfdl.results.run import Run
+from pytest_perfdl.results.run_file import dump, to_json
 from pytest_perfdl.stats.bounds import Rate
 from pytest_perfdl.stats.change_points import change_points
 

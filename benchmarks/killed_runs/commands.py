@@ -36,7 +36,7 @@ from unit.refresh.nights import STORED, UPGRADED, night  # noqa: E402
 from unit.report import runs as made  # noqa: E402
 
 from pytest_perfdl.baseline.files import Store  # noqa: E402
-from pytest_perfdl.report.json import write_json  # noqa: E402
+from pytest_perfdl.results.run_file import dump, to_json  # noqa: E402
 from pytest_perfdl.workers.checkout import clear  # noqa: E402
 
 OPTIONS = ("--", "--perf-steps=4", "--perf-warmup=1", "--perf-budget=2")
@@ -128,7 +128,7 @@ class Commands:
                     base_now=replace(result.base_now, test=test),
                 )
             )
-        write_json(made.run(*results), folder / "run.json")
+        (folder / "run.json").write_bytes(dump(to_json(made.run(*results))))
         shutil.copytree(folder / "baselines", self.work / "of-nights")
 
     @staticmethod

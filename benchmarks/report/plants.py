@@ -566,8 +566,8 @@ def environment() -> dict[str, str]:
 
 def shown(kept: Path, width: int) -> str:
     """What the terminal says of a run file at so many columns: the text of the failures, and the summary."""
-    from pytest_perfdl.report.reading import read_run
     from pytest_perfdl.report.terminal import failure_text, summary_lines
+    from pytest_perfdl.results.run_file import read_run
 
     run = read_run(kept / "run.json", kept)
     lines = [failure_text(result, run) for result in run.results if result.fails]

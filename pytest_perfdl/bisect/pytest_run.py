@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pytest_perfdl.bisect.measurements import Measurement, Request, measurement_of
 from pytest_perfdl.model.errors import OutcomeError
-from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.report.story import cause_line, story
+from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.system import child_pytest, clocks, folders
 
 COUNTING_STEPS = ("--perf-warmup=2", "--perf-steps=4", "--perf-memory=off")

@@ -36,9 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report.csv import to_csv
     from pytest_perfdl.report.files import write_files
     from pytest_perfdl.report.openmetrics import to_openmetrics
-    from pytest_perfdl.report.reading import read_run
+    from pytest_perfdl.results.run_file import read_run
 
-    measured = read_run(arguments.run, arguments.run.parent)
+    measured = read_run(arguments.run)
     ending = "" if arguments.out is None else arguments.out.suffix.lower().removeprefix(".")
     form = arguments.format or (ending if ending in ("csv", "parquet") else "openmetrics")
     if form == "parquet":

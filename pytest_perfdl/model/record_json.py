@@ -207,7 +207,17 @@ def from_json(data: Any) -> Record:
             f"was written by a newer pytest-perfdl (schema {str(data['schema'])[:20]}, this one reads {SCHEMA}): "
             "upgrade pytest-perfdl"
         )
-    form = converted(data, RecordForm)
+    return of_form(converted(data, RecordForm))
+
+
+def of_form(form: RecordForm) -> Record:
+    """A record of its checked form.
+
+    Raises
+    ------
+    RecordError
+        As `from_json`.
+    """
     occasions = tuple(_occasion(each, f"occasions[{place}]") for place, each in enumerate(form.occasions))
     repeats = sum(occasion.repeats for occasion in occasions)
     if not 0 < repeats <= _REPEATS:

@@ -10,9 +10,9 @@ from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.report import write_all
-from pytest_perfdl.report.json import without_records
+from pytest_perfdl.report.html import without_records
 from pytest_perfdl.report.merging import merged
-from pytest_perfdl.report.reading import read_run
+from pytest_perfdl.results.run_file import read_run
 from unit.report import runs
 
 TESTS = [f"tests/test_{name}.py::test_step" for name in "abcde"]

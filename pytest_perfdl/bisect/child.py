@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_perfdl.bisect import pytest_run
 from pytest_perfdl.bisect.history import WORKING_TREE, History
 from pytest_perfdl.bisect.measurements import Measurement, Request
 from pytest_perfdl.model.errors import CheckoutError, RunFailed
-from pytest_perfdl.system import clocks
+from pytest_perfdl.system import child_pytest, clocks
 from pytest_perfdl.system.git import content
-from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 from pytest_perfdl.workers.checkout import Checkout, checked_out
 from pytest_perfdl.workers.overlay import overlay
 
@@ -69,17 +67,13 @@ class Child:
     tests
         A folder in which the files that every commit gets lie as in the repository; see `kept_tests`.
     reports
-        Folder that keeps the reports of comparisons; see `report`.
+        Folder that keeps the reports of comparisons; see `pytest_run.report_folder`.
     """
 
     def __init__(self, suite: Suite, tests: Path, reports: Path) -> None:
         self._suite = suite
         self._tests = tests
         self._reports = reports
-
-    def report(self, request: Request) -> Path:
-        """The folder of the report of a comparison, if that was made."""
-        return pytest_run.report_folder(self._reports, request)
 
     def measure(self, request: Request, metric: str, limit: float) -> Measurement:
         """Measure a commit; one that cannot be measured is said to be skipped.
@@ -97,9 +91,10 @@ class Child:
         started = clocks.monotonic()
         try:
             with self._code(request.commit) as checkout:
-                return self._run(request, checkout, metric, limit, started)
+                made = self._run(request, checkout, metric, limit)
         except CheckoutError as error:
-            return Measurement(request, str(error).partition("\n")[0], seconds=clocks.monotonic() - started)
+            made = Measurement(request, str(error).partition("\n")[0])
+        return replace(made, seconds=round(clocks.monotonic() - started, 3))
 
     @contextlib.contextmanager
     def _code(self, commit: str) -> Iterator[Checkout]:
@@ -126,15 +121,14 @@ class Child:
         if ini is not None and ini.is_file() and not Path(checkout.path(ini)).exists():
             overlay(checkout, [ini])
 
-    def _run(self, request: Request, checkout: Checkout, metric: str, limit: float, started: float) -> Measurement:
+    def _run(self, request: Request, checkout: Checkout, metric: str, limit: float) -> Measurement:
         file = Path(checkout.path(self._suite.test))
         if not file.is_file():
-            return Measurement(request, f"there is no {self._suite.test.name}", seconds=clocks.monotonic() - started)
+            return Measurement(request, f"there is no {self._suite.test.name}")
         return pytest_run.measured(
             request,
             lambda scratch: self.command(request, checkout, scratch, metric, limit),
             self._reports,
-            started,
             folder=Path(checkout.folder(Path.cwd())),
             environment={**os.environ, **_import_path(checkout)},
         )
@@ -148,7 +142,7 @@ class Child:
         tests = "own" if suite.tests_of == OWN_TESTS else "head"
         further = (*((BUDGET,) if request.timed else ()), *suite.options)
         return (
-            *module_command(sys.executable, "pytest", f"{checkout.path(suite.test)}{suite.name}", path=LIBRARY_FIRST),
+            *child_pytest.command(scratch, f"{checkout.path(suite.test)}{suite.name}"),
             *(f"--rootdir={checkout.path(suite.root)}", *(["-c", ini] if ini is not None else [])),
             *pytest_run.options(request, scratch, further, metric, limit),
             *(() if request.against is None else (f"--perf-against={request.against}",)),

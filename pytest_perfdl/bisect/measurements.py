@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
 
 from pytest_perfdl.model.errors import OutcomeError
 from pytest_perfdl.model.metrics import better, is_utilization
 
-SCHEMA = 1
-"""Version of the JSON form. Raised when an older reader would misread a newer file."""
-Pairs = tuple[tuple[float, float], ...]
+_Time = Annotated[float, msgspec.Meta(gt=0)]
+Pairs = tuple[tuple[_Time, _Time], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Measurement:
         return tuple(sign * math.log(new / base) for base, new in self.rounds.get(metric, ()))
 
 
-def measurement_of(run: Any, request: Request, seconds: float) -> Measurement:
+def measurement_of(run: Any, request: Request) -> Measurement:
     """From the run file of `pytest --perf` (`results.run_file`) of one test.
 
     Raises
@@ -68,11 +69,11 @@ def measurement_of(run: Any, request: Request, seconds: float) -> Measurement:
         if len(tests) != 1:
             names = ", ".join(str(test["id"]) for test in tests[:3])
             why = f"it is {len(tests)} perf tests ({names}): name one of them" if tests else "no perf test was measured"
-            return Measurement(request, why, seconds=seconds)
+            return Measurement(request, why)
         test = tests[0]
         metrics: Mapping[str, Any] = test["metrics"]
         if not metrics:
-            return Measurement(request, str(test["reason"]), seconds=seconds)
+            return Measurement(request, str(test["reason"]))
         counted = {name: each for name, each in metrics.items() if each["kind"] == "counted"}
         return Measurement(
             request,
@@ -81,7 +82,6 @@ def measurement_of(run: Any, request: Request, seconds: float) -> Measurement:
             rounds={name: pairs for name, each in metrics.items() if (pairs := _rounds(name, each))},
             blame=tuple(test["blame"]),
             source_diffs=tuple(test["source_diffs"]),
-            seconds=seconds,
             key=str(run["key"]["slug"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -96,46 +96,9 @@ def _rounds(name: str, metric: Mapping[str, Any]) -> Pairs:
     return _pairs(pairs) if all(base and new and min(base, new) > 0 for base, new in pairs) else ()
 
 
-def to_json(measurement: Measurement) -> dict[str, Any]:
-    """Plain data for `json`."""
-    return {"schema": SCHEMA, **asdict(measurement)}
-
-
-def from_json(data: Any) -> Measurement:
-    """Read what `to_json` wrote.
-
-    Raises
-    ------
-    OutcomeError
-    """
-    try:
-        if data["schema"] > SCHEMA:
-            raise OutcomeError(f"was written by a newer pytest-perfdl (schema {data['schema']}): upgrade pytest-perfdl")
-        request = data["request"]
-        return Measurement(
-            Request(str(request["commit"]), request["against"], bool(request["timed"])),
-            str(data["skipped"]),
-            {str(name): float(value) for name, value in data["counts"].items()},
-            {str(name): float(value) for name, value in data["base_counts"].items()},
-            {str(name): _pairs(pairs) for name, pairs in data["rounds"].items()},
-            tuple(dict(each) for each in data["blame"]),
-            tuple(dict(each) for each in data["source_diffs"]),
-            tuple(map(str, data["causes"])),
-            float(data["seconds"]),
-            str(data["key"]),
-        )
-    except OutcomeError:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise OutcomeError(f"is not a measurement of perfdl bisect ({type(error).__name__}: {error})") from error
-
-
 def _numbers(metrics: Mapping[str, Any], side: str) -> dict[str, float]:
     return {name: float(each[side]) for name, each in metrics.items() if each[side] is not None}
 
 
 def _pairs(values: Iterable[Any]) -> Pairs:
-    pairs = tuple((float(base), float(new)) for base, new in values)
-    if not all(base > 0 and new > 0 for base, new in pairs):
-        raise ValueError("a round's time is not above 0")
-    return pairs
+    return tuple((float(base), float(new)) for base, new in values)

@@ -97,12 +97,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Search, then print what was found."""
     if arguments.environments:
         return _between_environments(arguments)
-    from pytest_perfdl.bisect import child
+    from pytest_perfdl.bisect import child, pytest_run
     from pytest_perfdl.bisect.answer import to_json
     from pytest_perfdl.bisect.campaign import Options, Search
     from pytest_perfdl.bisect.history import undone
-    from pytest_perfdl.bisect.log import Log
+    from pytest_perfdl.bisect.measurements import Measurement
     from pytest_perfdl.bisect.prior import prior_of
+    from pytest_perfdl.model.log import Log
     from pytest_perfdl.system import folders
     from pytest_perfdl.workers.checkout import sweep
 
@@ -116,7 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
     with folders.for_a_while("bisect") as scratch:
         tests = scratch / "tests"
         child.keep_tests(suite, tests)
-        log = Log(*_log(arguments, suite, tests))
+        path, interchangeable = _log(arguments, suite, tests)
+        log = Log(path, Measurement, "perfdl bisect", interchangeable)
         done = log.read()
         if done:
             say_progress(f"going on from {shown(log.path)}, which has {len(done)} measurements\n")
@@ -127,7 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
             log.append(measurement)
             lines.ended(measurement)
 
-        measure = child.Child(suite, tests, scratch / "reports")
+        reports = scratch / "reports"
+        measure = child.Child(suite, tests, reports)
         search = Search(
             history,
             measure,
@@ -142,10 +145,11 @@ def run(arguments: argparse.Namespace) -> int:
             answer = search.run()
             if arguments.out is not None and answer.comparison is not None:
                 request = answer.comparison.request
-                if not (measure.report(request) / "index.html").is_file():
+                page_file = pytest_run.report_folder(reports, request) / "index.html"
+                if not page_file.is_file():
                     say_progress("measuring the commit against its parent again, for the report\n")
                     measure.measure(request, answer.metric, arguments.limit)
-                _write(measure.report(request) / "index.html", arguments.out)
+                _write(page_file, arguments.out)
         except KeyboardInterrupt:
             say_progress(f"interrupted: the same command goes on from {shown(log.path)}\n")
             return INTERRUPTED
@@ -167,6 +171,7 @@ def _between_environments(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.bisect.environments import EnvironmentSearch
     from pytest_perfdl.bisect.mixture_child import MixtureChild
     from pytest_perfdl.bisect.mixtures import Environments
+    from pytest_perfdl.bisect.pytest_run import report_folder
     from pytest_perfdl.system import folders
     from pytest_perfdl.workers.interpreter import check_version, describe
 
@@ -184,7 +189,8 @@ def _between_environments(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{test!r} is no test: name it as tests/test_speed.py::test_step")
     lines = _Lines()
     with folders.for_a_while("bisect") as scratch:
-        measure = MixtureChild(both, test, options, scratch / "reports")
+        reports = scratch / "reports"
+        measure = MixtureChild(both, test, options, reports)
         search = EnvironmentSearch(both, measure, arguments.metric, arguments.limit, lines.mixture_begins, lines.ended)
         try:
             answer = search.run()
@@ -195,7 +201,7 @@ def _between_environments(arguments: argparse.Namespace) -> int:
             lines.failed()
             raise
         if arguments.out is not None and answer.proof is not None:
-            _write(measure.report(answer.proof.request) / "index.html", arguments.out)
+            _write(report_folder(reports, answer.proof.request) / "index.html", arguments.out)
     if arguments.json:
         print_json(to_json(answer))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ from typing import Any
 from pytest_perfdl.model.errors import OutcomeError, RunFailed
 from pytest_perfdl.qualify.outcomes import Outcome, outcome_of, reasons_of
 from pytest_perfdl.results.verdict import Verdict
-from pytest_perfdl.system import child_pytest, clocks, folders
-from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
+from pytest_perfdl.system import child_pytest
 
 _UNBASED: frozenset[Verdict] = frozenset({"missing", "outdated", "incomparable"})
 
@@ -39,18 +37,16 @@ def run_suite(arguments: Sequence[str], share: float, *, first: bool, folder: st
     KeyboardInterrupt
         After pytest has ended too.
     """
-    with folders.for_a_while("qualify") as scratch:
-        run_file, output = scratch / "run.json", scratch / "output.txt"
-        started = clocks.monotonic()
-        code = child_pytest.run([*command(arguments, share, scratch, first=first, folder=folder)], output)
-        seconds = round(clocks.monotonic() - started, 3)
-        if code not in child_pytest.CAME_TO_ITS_END or not run_file.is_file():
-            raise RunFailed(f"pytest ended with exit code {code}: {child_pytest.reason(output)}")
-        run = json.loads(run_file.read_bytes())
-        try:
-            outcome = outcome_of(run, inject=share, seconds=seconds, arguments=arguments)
-        except OutcomeError as error:
-            raise RunFailed(f"the run.json file of pytest cannot be used: {error}") from error
+    with child_pytest.run(
+        lambda scratch: command(arguments, share, scratch, first=first, folder=folder), "qualify"
+    ) as ended:
+        if ended.run_file is None:
+            raise RunFailed(f"pytest ended with exit code {ended.code}: {ended.reason}")
+        run = json.loads(ended.run_file.read_bytes())
+    try:
+        outcome = outcome_of(run, inject=share, seconds=ended.seconds, arguments=arguments)
+    except OutcomeError as error:
+        raise RunFailed(f"the run.json file of pytest cannot be used: {error}") from error
     _check(run, outcome, first=first)
     return outcome
 
@@ -60,9 +56,7 @@ def command(
 ) -> tuple[str, ...]:
     """The command line of one run; its report and run file go into the scratch folder."""
     return (
-        *module_command(sys.executable, "pytest", *arguments, path=LIBRARY_FIRST),
-        *("--perf", "--perf-traces=none", "--perf-github=off", "--override-ini=perfdl_waivers=off"),
-        *(f"--perf-json={scratch / 'run.json'}", f"--perf-report={scratch / 'report'}"),
+        *child_pytest.command(scratch, *arguments),
         f"--perf-fail-on={','.join(sorted(_UNBASED))}",
         *([f"--perf-inject={share * 100:.12g}"] if share else []),
         *([f"--perf-dir={folder}"] if folder else []),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pytest_perfdl.model.errors import OutcomeError
 from pytest_perfdl.model.limits import is_budget
+from pytest_perfdl.model.log import Log
 from pytest_perfdl.model.metrics import unit
 from pytest_perfdl.report.compared import COMPARED
 from pytest_perfdl.results.verdict import VERDICTS, Evidence, Verdict
 
-SCHEMA = 1
-"""Version of the JSON form. Raised when an older reader would misread a newer file."""
 Basis = Literal[Evidence, "other"]
 """What a verdict rests on; `other` is a count or a budget."""
 
@@ -80,6 +80,11 @@ class Outcome:
         return ""
 
 
+def log(path: Path) -> Log[Outcome]:
+    """The file of a campaign."""
+    return Log(path, Outcome, "perfdl qualify")
+
+
 def outcome_of(run: Any, *, inject: float, seconds: float, arguments: Iterable[str]) -> Outcome:
     """From the run file of `pytest --perf` (`results.run_file`).
 
@@ -106,47 +111,6 @@ def outcome_of(run: Any, *, inject: float, seconds: float, arguments: Iterable[s
 def reasons_of(run: Any, verdicts: frozenset[Verdict]) -> list[tuple[str, Verdict, str]]:
     """Test, verdict and reason, of the tests of a run file that have one of these verdicts."""
     return [(test["id"], test["verdict"], test["reason"]) for test in run["tests"] if test["verdict"] in verdicts]
-
-
-def to_json(outcome: Outcome) -> dict[str, Any]:
-    """Plain data for `json`."""
-    return {"schema": SCHEMA, **asdict(outcome)}
-
-
-def from_json(data: Any) -> Outcome:
-    """Read what `to_json` wrote.
-
-    Raises
-    ------
-    OutcomeError
-    """
-    try:
-        if data["schema"] > SCHEMA:
-            raise OutcomeError(f"written by a newer pytest-perfdl (schema {data['schema']}): upgrade pytest-perfdl")
-        return Outcome(
-            inject=_number(data["inject"]),
-            date=str(data["date"]),
-            seconds=_number(data["seconds"]),
-            commit=data["commit"],
-            key=str(data["key"]),
-            arguments=tuple(map(str, data["arguments"])),
-            cases=tuple(
-                Case(
-                    id=str(test["id"]),
-                    verdict=_one_of(test["verdict"], VERDICTS),
-                    basis=_one_of(test["basis"], get_args(Basis)),
-                    compared=bool(test["compared"]),
-                    metrics={str(name): _metric(metric) for name, metric in test["metrics"].items()},
-                )
-                for test in data["cases"]
-            ),
-            settings=_texts(data.get("settings", {})),
-            conditions=_texts(data.get("conditions", {})),
-        )
-    except OutcomeError:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise OutcomeError(f"not a run of perfdl qualify ({_what(error)})") from error
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from pytest_perfdl.bisect.environments import NEW, EnvironmentSearch
 from pytest_perfdl.bisect.measurements import Measurement, Request
 from pytest_perfdl.bisect.mixture_child import MixtureChild
 from pytest_perfdl.bisect.mixtures import Environments
+from pytest_perfdl.bisect.pytest_run import report_folder
 from pytest_perfdl.model.errors import RunFailed
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 from pytest_perfdl.workers.interpreter import Distribution, Interpreter
@@ -151,11 +152,10 @@ def test_the_command_of_a_mixture(tmp_path):
 
 def test_each_comparison_keeps_its_own_report(tmp_path):
     """The one of the culprits alone is written with --out, and it need not be the last that was made."""
-    child = MixtureChild(types.SimpleNamespace(), "test_a.py", (), tmp_path)
     requests = [
         Request(name, "old", timed) for name in (NEW, "a", "b", ",".join(NAMES * 50)) for timed in (True, False)
     ]
-    folders = {child.report(request) for request in requests}
+    folders = {report_folder(tmp_path, request) for request in requests}
 
     assert len(folders) == len(requests)
     assert all(len(folder.name) < 255 for folder in folders)

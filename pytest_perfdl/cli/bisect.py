@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl import __version__
-from pytest_perfdl.cli import INTERRUPTED
 from pytest_perfdl.cli.common import print_json, say, say_progress, seconds_above_0, shown, width
 from pytest_perfdl.cli.project import find_project
 from pytest_perfdl.model.errors import CommandError, PerfdlError
+from pytest_perfdl.system.signals import INTERRUPTED
 
 if TYPE_CHECKING:
     from pytest_perfdl.bisect.campaign import Progress

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl.cli import INTERRUPTED
 from pytest_perfdl.cli.common import say, say_json, say_progress, seconds_above_0, width
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.model.errors import CommandError, RunFailed
@@ -27,6 +26,7 @@ from pytest_perfdl.qualify.summary import FOUND, NOISE, TOGETHER, DetectionLimit
 from pytest_perfdl.report import layout
 from pytest_perfdl.stats.bounds import Rate
 from pytest_perfdl.system import clocks
+from pytest_perfdl.system.signals import INTERRUPTED
 
 _OURS = (
     *("--perf-update", "--perf-inject", "--perf-isolate", "--no-perf"),

@@ -16,14 +16,23 @@ from typing import Any
 from pytest_perfdl.cli.common import say, say_json, say_progress, seconds_above_0, width
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.model.errors import CommandError, RunFailed
-from pytest_perfdl.model.log import Log
 from pytest_perfdl.model.units import duration, format_percent, plural
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.qualify.campaign import expected_seconds, next_run, runs_left, seconds_left
-from pytest_perfdl.qualify.child import run_suite
-from pytest_perfdl.qualify.outcomes import Outcome, log
-from pytest_perfdl.qualify.summary import FOUND, NOISE, TOGETHER, DetectionLimit, Summary, Tally, ini_lines, summarize
 from pytest_perfdl.report import layout
+from pytest_perfdl.runs.log import Log
+from pytest_perfdl.runs.qualify.campaign import expected_seconds, next_run, runs_left, seconds_left
+from pytest_perfdl.runs.qualify.child import run_suite
+from pytest_perfdl.runs.qualify.outcomes import Outcome, log
+from pytest_perfdl.runs.qualify.summary import (
+    FOUND,
+    NOISE,
+    TOGETHER,
+    DetectionLimit,
+    Summary,
+    Tally,
+    ini_lines,
+    summarize,
+)
 from pytest_perfdl.stats.bounds import Rate
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.signals import INTERRUPTED

@@ -47,7 +47,7 @@ from pytest_perfdl.results.verdict import (
 )
 
 SCHEMA = 1
-"""Version of this form. Raised when an older reader would misread a newer file."""
+"""Version of the JSON form, the only one that is read. Raised when readers would misread the new form."""
 LIMIT = 2**29
 """Bytes that a run file may have."""
 
@@ -270,7 +270,7 @@ def read_run(path: Path, report_dir: Path | None = None) -> Run:
     Raises
     ------
     RunFileError
-        When it cannot be read, is no run file, is newer than this version reads, or holds what no run writes.
+        When it cannot be read, is no run file, is of another schema, or holds what no run writes.
     """
     try:
         return of_data(json.loads(untrusted_files.read_bytes(path, LIMIT)), path, report_dir)
@@ -291,9 +291,10 @@ def of_data(data: Any, path: Path, report_dir: Path | None = None) -> Run:
     schema = data.get("schema")
     if type(schema) is not int:
         raise RunFileError(f"{path} is not a run file of pytest --perf: it has no schema number")
-    if schema > SCHEMA:
-        shown = str(schema)[:20]
-        raise RunFileError(f"{path} was written by a newer pytest-perfdl (schema {shown}, this one reads {SCHEMA})")
+    try:
+        record_json.check_schema(schema, SCHEMA)
+    except RecordError as error:
+        raise RunFileError(f"{path} {error}") from None
     place = ""
     try:
         head = {name: value for name, value in data.items() if name != "tests"}

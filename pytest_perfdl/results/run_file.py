@@ -345,8 +345,11 @@ def _result(data: Any, path: Path) -> Result:
 
 
 def _record(form: _Record | None, name: str) -> Record | None:
+    if form is None:
+        return None
     try:
-        return None if form is None else record_json.of_form(form)
+        record_json.check_schema(form.schema, record_json.SCHEMA)
+        return record_json.of_form(form)
     except RecordError as error:
         raise RecordError(f"has a {name} that {error}") from None
 

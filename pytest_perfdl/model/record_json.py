@@ -38,6 +38,8 @@ from pytest_perfdl.model.visible import visible
 
 SCHEMA = 1
 """Version of the JSON form, the only one that is read. Raised when readers would misread the new form."""
+RUN_FILE_SCHEMA, RUN_FILE_LIMIT = 1, 2**29
+"""Schema and most bytes of a run file, here for histories, which read parts of it without pytest's import."""
 LONGEST_NS = 2**61
 """Nanoseconds that a duration may have, 73 years: sums of a few stay 64-bit integers."""
 LARGEST = 1e100

@@ -46,9 +46,9 @@ from pytest_perfdl.results.verdict import (
     WorkChange,
 )
 
-SCHEMA = 1
+SCHEMA = record_json.RUN_FILE_SCHEMA
 """Version of the JSON form, the only one that is read. Raised when readers would misread the new form."""
-LIMIT = 2**29
+LIMIT = record_json.RUN_FILE_LIMIT
 """Bytes that a run file may have."""
 
 _VALUES = {"base_values": list[float], "new_values": list[float]}

@@ -23,7 +23,6 @@ from pytest_perfdl.model.errors import RecordError
 from pytest_perfdl.model.record import INJECTED, Better, Kind, Scalar, metric_name
 from pytest_perfdl.model.record_json import LARGEST, KeyForm, ScalarForm
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.results import run_file
 
 _HASH_DIGITS = 12
 _SAID = 200
@@ -173,7 +172,7 @@ def of_run(data: bytes) -> tuple[Measurement, ...]:
     RecordError
         As `of_baseline` does.
     """
-    form = _decoded(data, _Run, run_file.SCHEMA)
+    form = _decoded(data, _Run, record_json.RUN_FILE_SCHEMA)
     found = []
     for test in form.tests:
         # Rounds may be invalid where the record is not.

@@ -31,6 +31,7 @@ class Asked:
     key_extra: tuple[str, ...] = ()
     side = ""
     inject = 0.0
+    cold = False
 
     def __init__(self, channel: Channel) -> None:
         self.start_call = self.answer = channel.send

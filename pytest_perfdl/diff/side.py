@@ -63,6 +63,8 @@ class Side:
     """Step time without the profiler, where it was measured."""
     origin: Origin | None = None
     """What its traces are like; `None` for what was recorded."""
+    recorded: bool = False
+    """Whether its parts are the rows of a record: names alone, of processes that did not take turns with others."""
     empty: bool = False
     """Whether it has no step at all: then its one column is zero, so that there are means."""
 
@@ -153,6 +155,7 @@ def of_call(label: str, call: Call) -> Side:
         busy_ns=ns,
         count=count.reshape(ns.shape),
         timed_ns=None if timed is None else float(np.mean(timed.values)),
+        recorded=True,
     )
 
 

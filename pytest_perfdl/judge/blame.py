@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_perfdl.diff.account import PYTHON
@@ -174,10 +174,9 @@ def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdow
     )
     rows = []
     for cause in (*named, *elsewhere, *others):
-        base, new = (sum(ns) for ns in zip(*((each.base_ns, each.new_ns) for each in cause.changes), strict=True))
+        base, new = cause.base_ns, cause.new_ns
         # Idle time is in pieces whose number means nothing: there it is the time that says whether there is any.
         there = [bool(count) or bool(ns) for count, ns in ((cause.base.count, base), (cause.new.count, new))]
-        names = _members(cause)
         matched = all(there) and cause.kind != "idle"
         changed = abs(cause.delta_ns) >= LEAST_EFFECT * max(of.base_ns, of.new_ns)
         of_rounds = columns(cause.changes, of.base, of.new) if rounds else ((), ())
@@ -191,8 +190,8 @@ def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdow
                 new_ns=new if there[1] else None,
                 matched_by=cause.changes[0].group.by if matched else "",
                 confidence=cause.confidence if matched else None,
-                effects={name: round(ns) for name, ns in asdict(cause.effects).items()} if changed else {},
-                members=names if names != (cause.name,) else (),
+                effects=cause.effects_ns if changed else {},
+                members=cause.members,
                 base_rounds=tuple(round(float(ns)) for ns in of_rounds[0]),
                 new_rounds=tuple(round(float(ns)) for ns in of_rounds[1]),
             )
@@ -206,12 +205,6 @@ def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdow
         base_rounds=tuple(round(float(ns)) for ns in of.base.step_ns) if rounds else (),
         new_rounds=tuple(round(float(ns)) for ns in of.new.step_ns) if rounds else (),
     )
-
-
-def _members(cause: DiffCause) -> tuple[str, ...]:
-    """Names of all parts that a cause is made of, those of the largest change first."""
-    parts = (part for change in cause.changes for part in (*change.base_parts, *change.new_parts))
-    return tuple(dict.fromkeys(part.name for part in parts))
 
 
 def _explained_by(cause: Cause, found: Sequence[Cause]) -> float:
@@ -343,8 +336,6 @@ def _function_of(cause: Cause, python: Sequence[_Function], named: Container[tup
 
 
 def _of_diff(call: str, each: Diff, cause: DiffCause, *, told: bool) -> Cause:
-    base, new = (sum(ns) for ns in zip(*((change.base_ns, change.new_ns) for change in cause.changes), strict=True))
-    members = _members(cause)
     told &= abs(each.delta_ns) >= max(1.0, LEAST_SHARE * each.base_ns)
     return Cause(
         kind=cause.kind,
@@ -352,12 +343,12 @@ def _of_diff(call: str, each: Diff, cause: DiffCause, *, told: bool) -> Cause:
         call=call,
         base_count=cause.base.count,
         new_count=cause.new.count,
-        base_ns=base,
-        new_ns=new,
-        share=(new - base) / each.delta_ns if told else None,
+        base_ns=cause.base_ns,
+        new_ns=cause.new_ns,
+        share=cause.delta_ns / each.delta_ns if told else None,
         module=cause.module,
         line=cause.line,
-        effects={name: round(ns) for name, ns in asdict(cause.effects).items()},
+        effects=cause.effects_ns,
         bound=cause.bound,
-        members=members if members != (cause.name,) else (),
+        members=cause.members,
     )

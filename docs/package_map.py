@@ -3,12 +3,16 @@
 python docs/package_map.py            # rewrite the part between the markers
 python docs/package_map.py --check    # say whether it is what the code says, and whether files import one another
 
+Imports inside functions count, and so does `import_module("pytest_perfdl.x")`; imports for annotations alone do not.
+
 Runs where the linters are installed (`make lint` does the check).
 """
 
 import argparse
+import ast
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from fnmatch import filter as matching
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -31,9 +35,28 @@ Graph = Mapping[str, set[str]]
 
 
 def files() -> Graph:
-    """What each file of the package imports of it, imports for annotations included."""
-    graph = grimp.build_graph(PACKAGE, cache_dir=None, exclude_type_checking_imports=False)
-    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    """What each file of the package imports of it when it runs, wherever in the file and by whatever call."""
+    graph = grimp.build_graph(PACKAGE, cache_dir=None, exclude_type_checking_imports=True)
+    found = {}
+    for module in graph.modules:
+        path = ROOT.joinpath(*module.split("."))
+        source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+        found[module] = graph.find_modules_directly_imported_by(module) | called(source, graph.modules)
+    return found
+
+
+def called(source: str, modules: Set[str]) -> set[str]:
+    """Modules that a file imports by a call with their name; of a name that is put together, all that fit."""
+    programs = {module for module in modules if module.endswith(".__main__")}
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and node.args)
+    found: set[str] = set()
+    for node in calls:
+        function, name = node.func, node.args[0]
+        if getattr(function, "attr", getattr(function, "id", "")) in ("import_module", "__import__"):
+            parts = name.values if isinstance(name, ast.JoinedStr) else [name]
+            pattern = "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in parts)
+            found.update({*matching(modules, pattern)} - programs if pattern.startswith(f"{PACKAGE}.") else [])
+    return found
 
 
 def packages() -> Graph:

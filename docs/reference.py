@@ -40,8 +40,7 @@ from pytest_perfdl.results.verdict import (
     MetricVerdict,
 )
 from pytest_perfdl.scaling.growth import Beside, Growth
-from pytest_perfdl.whatif import transforms  # noqa: F401  # registers them
-from pytest_perfdl.whatif.transform import TRANSFORMS
+from pytest_perfdl.whatif.transforms import TRANSFORMS
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 COUNTED_UNITS = {"1": "count", "B": "bytes", "flop": "FLOP"}

@@ -6,11 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_perfdl.bisect.answer import AnswerForm
-from pytest_perfdl.bisect.environment_answer import EnvironmentAnswerForm
 from pytest_perfdl.model import record_json, run_json
 from pytest_perfdl.model.json_forms import schema_of
-from pytest_perfdl.refresh import json as refresh
 from pytest_perfdl.report.diff import json as diff
 from pytest_perfdl.report.diff.form import DiffForm
 from pytest_perfdl.report.history import json as history
@@ -18,6 +15,8 @@ from pytest_perfdl.report.history.form import HistoryForm
 from pytest_perfdl.report.json_form import RunForm
 from pytest_perfdl.report.trace import json as trace
 from pytest_perfdl.report.trace.form import RanksForm, TraceForm
+from pytest_perfdl.runs.bisect.answers import CommitAnswerForm, EnvironmentAnswerForm
+from pytest_perfdl.runs.refresh import json as refresh
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -44,7 +43,7 @@ PUBLISHED = {
     "diff": Published(DiffForm, "perfdl diff --json", diff.SCHEMA),
     "history": Published(HistoryForm, "perfdl history --json", history.SCHEMA),
     "refresh": Published(refresh.RefreshForm, "perfdl refresh --json", refresh.SCHEMA),
-    "bisect": Published(AnswerForm, "perfdl bisect --json", 1, has_field=False),
+    "bisect": Published(CommitAnswerForm, "perfdl bisect --json", 1, has_field=False),
     "bisect-environments": Published(EnvironmentAnswerForm, "perfdl bisect --environments --json", 1, has_field=False),
 }
 """By the name of the file."""

@@ -1,6 +1,6 @@
 """Replays searches of `perfdl bisect` on recorded rounds: how often the commit is found, and with how many commits.
 
-A search is the real one (`bisect.campaign.Search`), with the real stopping rule of a comparison
+A search is the real one (`bisect.campaign.CommitSearch`), with the real stopping rule of a comparison
 (`judge.stopping_rule.Gate`); only the rounds are drawn, with replacement, from those that
 `benchmarks/decision_quality` recorded: of a commit before the culprit the rounds of unchanged code, else those with the
 slowdown. Every history has a culprit at random, three commits that do not import, none right before the culprit, and
@@ -20,15 +20,16 @@ import numpy as np
 from recording import unpack
 from replay import Pool
 
-from pytest_perfdl.bisect.answer import Answer
-from pytest_perfdl.bisect.campaign import Options, Search
-from pytest_perfdl.bisect.child import BUDGET
-from pytest_perfdl.bisect.history import Commit, History
-from pytest_perfdl.bisect.measurements import Measurement, Request
-from pytest_perfdl.bisect.prior import FUNCTION, mixed
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.stopping_rule import Gate, Held, Spent
 from pytest_perfdl.model.limits import parse_limit
+from pytest_perfdl.runs.bisect.answers import CommitAnswer
+from pytest_perfdl.runs.bisect.campaign import CommitSearch
+from pytest_perfdl.runs.bisect.child import BUDGET
+from pytest_perfdl.runs.bisect.history import Commit, History
+from pytest_perfdl.runs.bisect.measurements import Measurement, Request
+from pytest_perfdl.runs.bisect.prior import FUNCTION, mixed
+from pytest_perfdl.runs.bisect.search import Options
 
 RECORDED = Path(__file__).resolve().parents[1] / "decision_quality" / "data" / "recorded.json.gz"
 CELL = "forked, pinned, quiet"
@@ -94,7 +95,9 @@ class Replayed:
         return 18.0 if self._kind.share == 0 and number >= self._culprit else 16.0
 
 
-def searched(kind: Kind, commits: int, seed: int, pool: Pool, *, prior: bool, misleads: bool) -> tuple[Answer, str]:
+def searched(
+    kind: Kind, commits: int, seed: int, pool: Pool, *, prior: bool, misleads: bool
+) -> tuple[CommitAnswer, str]:
     """One search, and the hash of its culprit."""
     lots = random.Random(seed)
     culprit = lots.randint(1, commits)
@@ -107,7 +110,7 @@ def searched(kind: Kind, commits: int, seed: int, pool: Pool, *, prior: bool, mi
     weights = [FUNCTION if number in like_it else 1.0 for number in range(1, commits + 1)]
     measure = Replayed(culprit, broken, kind, pool, np.random.default_rng(seed))
     options = Options(None if kind.share == 0 else "step_time")
-    return Search(history, measure, options, (lambda _: mixed(weights)) if prior else None).run(), str(culprit)
+    return CommitSearch(history, measure, options, (lambda _: mixed(weights)) if prior else None).run(), str(culprit)
 
 
 def row(kind: Kind, commits: int, count: int, *, prior: bool = False, misleads: bool = False) -> str:

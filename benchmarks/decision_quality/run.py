@@ -1,13 +1,11 @@
 """How good are the decisions? Ours beside other tools' rules on one recording, as one table.
 
     python benchmarks/decision_quality/run.py                          # some minutes, prints Markdown
-    python benchmarks/decision_quality/run.py --before REV --docs    # puts the table into docs/
+    python benchmarks/decision_quality/run.py --docs                   # puts the table into docs/
     python benchmarks/decision_quality/run.py --suites 1000            # false alarms of whole suites
-    python benchmarks/decision_quality/run.py --twin                   # the gate beside its twin
 
 `record.py` made the recording, `rules.py` holds the other tools' rules with their sources, `replay.py` says how
-decisions are drawn, `before.py` how those of an earlier version of this project are made. The same recording and seed
-give the same table.
+decisions are drawn. The same recording and seed give the same table.
 """
 
 from __future__ import annotations
@@ -28,9 +26,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
-import before  # noqa: E402
 from ours import Outcome, Perf  # noqa: E402
-from recording import Cell, First, Process, Round, Run, to_json, unpack  # noqa: E402
+from recording import Cell, First, Process, Round, Run, unpack  # noqa: E402
 from replay import (  # noqa: E402
     UNCHANGED,
     Decide,
@@ -44,7 +41,6 @@ from replay import (  # noqa: E402
     tally,
 )
 from rules import RULES  # noqa: E402
-from twin import Twin  # noqa: E402
 
 from pytest_perfdl.model.limits import Limits  # noqa: E402
 
@@ -144,22 +140,6 @@ def decide_all(recorded: Recorded, decisions: int, seed: int, jobs: int = 1) -> 
 def _tally(recorded: Recorded, name: str, share: float, decisions: int, seed: tuple[int, int]) -> Tally:
     decide, pools = deciders(recorded)[name]
     return tally(decide, pools, share, decisions, seed)
-
-
-def decided_before(revision: str, recorded: Recorded, decisions: int, seed: int) -> dict[str, dict[float, Tally]]:
-    """What an earlier version decides on the rounds as it measured them, started and free, on a quiet machine.
-
-    Raises
-    ------
-    BeforeError
-    """
-    cell = Cell("started", False, 0.0)
-    runs = [run for run in recorded.runs if not isinstance(run, Round) or run.cell == cell]
-    with_it = {run.workload for run in runs if isinstance(run, Round)}
-    data = [to_json(run) for run in runs if run.workload in with_it]
-    shares = shares_of(recorded.pools(cell))
-    found = before.decide(revision, data, shares, decisions, seed)
-    return {name: {share: Tally(*each) for share, each in by.items()} for name, by in found.items()}
 
 
 def table(tallies: Tallies, *, intervals: bool) -> Iterator[str]:
@@ -339,33 +319,6 @@ def _suites(recorded: Recorded, chosen: Cell, count: int, tests: int, seed: int)
     return suites(Perf(tests=tests), recorded.pools(chosen), count, tests, (seed, count))
 
 
-def beside_twin(recorded: Recorded, decisions: int, seed: int) -> Iterator[str]:
-    """The gate and its twin on the same rounds, alone and as one of many tests."""
-    heads = (
-        "rule",
-        "rounds",
-        "slower by",
-        "found",
-        "positive",
-        "its bound",
-        "rounds a test",
-        "seconds",
-        "of nine in ten",
-    )
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'---|' * len(heads)}"
-    for chosen in recorded.cells:
-        pools = recorded.pools(chosen)
-        for tests in (1, MANY):
-            for name, rule in (("gate", Perf(tests=tests)), ("twin", Twin(tests=tests))):
-                for share in shares_of(pools):
-                    found = tally(by_rounds(rule), pools, share, decisions, (seed, tests))
-                    bound = "" if math.isnan(found.excluded) else f"{100 * found.excluded:.1f} %"
-                    row = (f"{name}, of {tests}", chosen, f"{share:.0%}", cell(found, intervals=True))
-                    more = (f"{percent((found.positive or 0) / found.decisions)} %", bound, f"{found.rounds:.1f}")
-                    yield f"| {' | '.join(map(str, (*row, *more, f'{found.seconds:.1f}', f'{found.late:.0f}')))} |"
-
-
 def main() -> int:
     """Print the table, or put it into the documentation."""
     options = arguments()
@@ -376,7 +329,7 @@ def main() -> int:
     try:
         for line in lines(recorded, options):
             print(line, flush=True)
-    except (NotRecorded, before.BeforeError) as error:
+    except NotRecorded as error:
         print(f"{options.recorded}: {error}", file=sys.stderr)
         return 1
     return 0
@@ -387,19 +340,14 @@ def lines(recorded: Recorded, options: argparse.Namespace) -> Iterator[str]:
 
     Raises
     ------
-    NotRecorded, BeforeError
+    NotRecorded
     """
     if options.suites:
         yield from alarmed_suites(recorded, options.suites, options.tests, options.seed, options.jobs)
         return
-    if options.twin:
-        yield from beside_twin(recorded, options.decisions, options.seed)
-        return
     parts = [recorded.of(name) for name in recorded.workloads] if options.per_workload else [recorded]
     for part in parts:
-        # The earlier version first: where it does not run, that is said at once.
-        earlier = decided_before(options.before, part, options.decisions, options.seed) if options.before else {}
-        tallies = decide_all(part, options.decisions, options.seed, options.jobs) | earlier
+        tallies = decide_all(part, options.decisions, options.seed, options.jobs)
         text = report(part, tallies, intervals=options.intervals)
         if options.docs:
             into_docs(ROOT / "docs" / "explanation" / "benchmarks.md", text)
@@ -414,15 +362,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (1)")
     parser.add_argument("--recorded", type=Path, default=PACKED, metavar="FILE", help="packed, or .jsonl lines")
-    parser.add_argument("--before", metavar="REV", help="also decide as this earlier version of the project does")
     parser.add_argument("--intervals", action="store_true", help="show every interval")
     parser.add_argument("--per-workload", action="store_true", help="one table for each workload")
     parser.add_argument("--docs", action="store_true", help="also replace the table in docs/explanation/benchmarks.md")
     parser.add_argument("--suites", type=int, default=0, metavar="N", help="only count suites that raise an alarm")
     parser.add_argument("--tests", type=int, default=MANY, metavar="N", help=f"in a suite ({MANY})")
-    parser.add_argument("--twin", action="store_true", help="only hold the gate against its twin without a model")
     options = parser.parse_args()
-    if options.docs and (options.per_workload or options.suites or options.twin):
+    if options.docs and (options.per_workload or options.suites):
         parser.error("--docs takes the one table of all workloads")
     return options
 

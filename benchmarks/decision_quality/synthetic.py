@@ -1,4 +1,4 @@
-"""The gate on synthetic rounds, where the truth is known: what it promises, checked in numbers, beside its twin.
+"""The gate on synthetic rounds, where the truth is known: what it promises, checked in numbers.
 
     python benchmarks/decision_quality/synthetic.py --jobs 2           # half an hour, prints Markdown
     python benchmarks/decision_quality/synthetic.py --unchanged 200 --slowed 50       # a quick look
@@ -28,7 +28,6 @@ from noises import NOISES  # noqa: E402
 from noises import rounds as noisy_rounds  # noqa: E402
 from ours import NAMES, Draw, Outcome, Perf  # noqa: E402
 from scipy import stats  # noqa: E402
-from twin import Twin  # noqa: E402
 
 from pytest_perfdl.config.options import BUDGET_SECONDS  # noqa: E402
 from pytest_perfdl.judge.kernels import ALPHA as ROW_ALPHA  # noqa: E402
@@ -43,7 +42,6 @@ MOST_ROUNDS = math.ceil(2 * BUDGET_SECONDS / ROUND_SECONDS) + 1
 SLOWED = (0.02, 0.05, 0.06, 0.10)
 """The first is within the limit."""
 LEVEL_NS = 1e7
-RULES: Mapping[str, type[Perf] | type[Twin]] = {"gate": Perf, "twin": Twin}
 FIRST_LOOK = 4
 """Rounds that the step itself takes, the usual number where it is unchanged; rows alone ask for those after."""
 MOST_WRONG = 0.10
@@ -54,7 +52,6 @@ MOST_WRONG = 0.10
 class Job:
     """Tests of one noise and slowdown."""
 
-    rule: str
     noise: str
     slowdown: float
     count: int
@@ -84,7 +81,7 @@ class Found:
 
 def judged(job: Job) -> Found:
     """Judge them."""
-    rule = RULES[job.rule](tests=job.tests)
+    rule = Perf(tests=job.tests)
     rng = np.random.default_rng([job.seed, list(NOISES).index(job.noise), round(1000 * job.slowdown)])
     made = [rule.decide(draw) for draw in drawing(job, rng)]
     return Found(
@@ -130,17 +127,15 @@ def stress(options: argparse.Namespace) -> Iterator[str]:
     at = " / ".join(f"{slowdown:+.0%}" for slowdown in shares)
     heads = ("noise of a round", "alarms", "seconds", "positive", "+5 % found", "+10 % found", f"wrong, at {at}")
     with ProcessPoolExecutor(options.jobs) as executor:
-        for rule in options.rule:
-            jobs = [
-                Job(rule, noise, share, options.slowed if share else options.unchanged, options.tests, options.seed)
-                for noise in NOISES
-                for share in shares
-            ]
-            yield f"### {rule}\n"
-            results: dict[str, dict[float, Found]] = {}
-            yield from table(heads, rows(executor.map(judged, jobs), results))
-            yield ""
-            yield from beyond(results, allowed)
+        jobs = [
+            Job(noise, share, options.slowed if share else options.unchanged, options.tests, options.seed)
+            for noise in NOISES
+            for share in shares
+        ]
+        results: dict[str, dict[float, Found]] = {}
+        yield from table(heads, rows(executor.map(judged, jobs), results))
+        yield ""
+        yield from beyond(results, allowed)
 
 
 def rows(found: Iterator[Found], results: dict[str, dict[float, Found]]) -> Iterator[Sequence[object]]:
@@ -238,7 +233,6 @@ def main() -> int:
     parser.add_argument("--unchanged", type=int, default=2000, metavar="N", help="unchanged tests of a noise (2000)")
     parser.add_argument("--slowed", type=int, default=300, metavar="N", help="tests of each slowdown (300)")
     parser.add_argument("--tests", type=int, default=1, metavar="N", help="tests in a run (1)")
-    parser.add_argument("--rule", nargs="+", choices=RULES, default=["gate"], help="what judges (gate)")
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="instead, tests with one slow kernel")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (1)")
     parser.add_argument("--seed", type=int, default=1)

@@ -22,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from nights import NIGHTS, RECORDING, TESTS, WINDOW, WORKLOADS, Bank, Change, Story, Test, first_test, measure
 
-from pytest_perfdl.history.assemble import histories
-from pytest_perfdl.history.measurements import Measurement, of_run
-from pytest_perfdl.refresh.decision import decide
 from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.results.history import TestHistory
 from pytest_perfdl.results.run import Run
+from pytest_perfdl.runs.history.assemble import histories
+from pytest_perfdl.runs.history.measurements import Measurement, of_run
+from pytest_perfdl.runs.refresh.decision import decide
 from pytest_perfdl.stats.bounds import Rate
 from pytest_perfdl.stats.change_points import change_points
 

@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from plugin.project import environment  # noqa: E402 (the path comes first)
 from run import FILES, GONE_SECONDS, Project, descendants, marked, processes  # noqa: E402
 from unit.ci.fake_github import REPOSITORY, TOKEN, FakeGitHub, running  # noqa: E402
-from unit.refresh.nights import STORED, UPGRADED, night  # noqa: E402
 from unit.report import runs as made  # noqa: E402
+from unit.runs.refresh.nights import STORED, UPGRADED, night  # noqa: E402
 
 from pytest_perfdl.baseline.files import Store  # noqa: E402
 from pytest_perfdl.report.json import write_json  # noqa: E402

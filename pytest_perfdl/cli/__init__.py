@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytest_perfdl.system.signals import INTERRUPTED
+
 if TYPE_CHECKING:
     import argparse
 
@@ -70,10 +72,6 @@ _BEYOND = {
     MemoryError: "not enough memory for the input",
     OverflowError: "the input contains numbers that are too large",
 }
-
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as of shells."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

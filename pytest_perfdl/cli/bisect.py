@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl import __version__
-from pytest_perfdl.cli import INTERRUPTED
 from pytest_perfdl.cli.common import print_json, say, say_progress, seconds_above_0, shown, width
 from pytest_perfdl.cli.project import find_project
 from pytest_perfdl.model.errors import CommandError, PerfdlError
+from pytest_perfdl.system.signals import INTERRUPTED
 
 if TYPE_CHECKING:
-    from pytest_perfdl.bisect.campaign import Progress
-    from pytest_perfdl.bisect.child import Suite
-    from pytest_perfdl.bisect.measurements import Measurement
+    from pytest_perfdl.runs.bisect.child import Suite
+    from pytest_perfdl.runs.bisect.measurements import Measurement
+    from pytest_perfdl.runs.bisect.search import Progress
 
 _LIMIT = 0.015
 _OF_CHECKOUTS = ("--rootdir", "-c")
@@ -97,12 +97,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Search, then print what was found."""
     if arguments.environments:
         return _between_environments(arguments)
-    from pytest_perfdl.bisect import child
-    from pytest_perfdl.bisect.answer import to_json
-    from pytest_perfdl.bisect.campaign import Options, Search
-    from pytest_perfdl.bisect.history import undone
-    from pytest_perfdl.bisect.log import Log
-    from pytest_perfdl.bisect.prior import prior_of
+    from pytest_perfdl.runs.bisect import child, pytest_run
+    from pytest_perfdl.runs.bisect.answers import to_json
+    from pytest_perfdl.runs.bisect.campaign import CommitSearch
+    from pytest_perfdl.runs.bisect.history import undone
+    from pytest_perfdl.runs.bisect.measurements import Measurement
+    from pytest_perfdl.runs.bisect.prior import prior_of
+    from pytest_perfdl.runs.bisect.search import Options
+    from pytest_perfdl.runs.log import Log
     from pytest_perfdl.system import folders
     from pytest_perfdl.workers.checkout import sweep
 
@@ -116,7 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
     with folders.for_a_while("bisect") as scratch:
         tests = scratch / "tests"
         child.keep_tests(suite, tests)
-        log = Log(*_log(arguments, suite, tests))
+        path, interchangeable = _log(arguments, suite, tests)
+        log = Log(path, Measurement, "perfdl bisect", interchangeable)
         done = log.read()
         if done:
             say_progress(f"going on from {shown(log.path)}, which has {len(done)} measurements\n")
@@ -127,8 +130,9 @@ def run(arguments: argparse.Namespace) -> int:
             log.append(measurement)
             lines.ended(measurement)
 
-        measure = child.Child(suite, tests, scratch / "reports")
-        search = Search(
+        reports = scratch / "reports"
+        measure = child.Child(suite, tests, reports)
+        search = CommitSearch(
             history,
             measure,
             Options(arguments.metric, arguments.limit, arguments.budget),
@@ -142,10 +146,11 @@ def run(arguments: argparse.Namespace) -> int:
             answer = search.run()
             if arguments.out is not None and answer.comparison is not None:
                 request = answer.comparison.request
-                if not (measure.report(request) / "index.html").is_file():
+                page_file = pytest_run.report_folder(reports, request) / "index.html"
+                if not page_file.is_file():
                     say_progress("measuring the commit against its parent again, for the report\n")
                     measure.measure(request, answer.metric, arguments.limit)
-                _write(measure.report(request) / "index.html", arguments.out)
+                _write(page_file, arguments.out)
         except KeyboardInterrupt:
             say_progress(f"interrupted: the same command goes on from {shown(log.path)}\n")
             return INTERRUPTED
@@ -154,19 +159,21 @@ def run(arguments: argparse.Namespace) -> int:
             raise
     commands = tuple(_command(arguments, words, suite) for words in answer.commands)
     if arguments.json:
-        print_json({**to_json(answer), "commands": list(commands)})
+        print_json(to_json(answer, commands))
     else:
-        from pytest_perfdl.bisect.page import page
+        from pytest_perfdl.runs.bisect.page import page
 
         say(page(answer, commands, width()))
     return answer.exit_code
 
 
 def _between_environments(arguments: argparse.Namespace) -> int:
-    from pytest_perfdl.bisect.environment_answer import to_json
-    from pytest_perfdl.bisect.environments import EnvironmentSearch
-    from pytest_perfdl.bisect.mixture_child import MixtureChild
-    from pytest_perfdl.bisect.mixtures import Environments
+    from pytest_perfdl.runs.bisect.answers import to_json
+    from pytest_perfdl.runs.bisect.environments import EnvironmentSearch
+    from pytest_perfdl.runs.bisect.mixture_child import MixtureChild
+    from pytest_perfdl.runs.bisect.mixtures import Environments
+    from pytest_perfdl.runs.bisect.pytest_run import report_folder
+    from pytest_perfdl.runs.bisect.search import Options
     from pytest_perfdl.system import folders
     from pytest_perfdl.workers.interpreter import check_version, describe
 
@@ -184,8 +191,9 @@ def _between_environments(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{test!r} is no test: name it as tests/test_speed.py::test_step")
     lines = _Lines()
     with folders.for_a_while("bisect") as scratch:
-        measure = MixtureChild(both, test, options, scratch / "reports")
-        search = EnvironmentSearch(both, measure, arguments.metric, arguments.limit, lines.mixture_begins, lines.ended)
+        reports = scratch / "reports"
+        measure = MixtureChild(both, test, options, reports)
+        search = EnvironmentSearch(both, measure, Options(arguments.metric, arguments.limit), lines.ended, lines.begins)
         try:
             answer = search.run()
         except KeyboardInterrupt:
@@ -194,12 +202,12 @@ def _between_environments(arguments: argparse.Namespace) -> int:
         except PerfdlError:
             lines.failed()
             raise
-        if arguments.out is not None and answer.proof is not None:
-            _write(measure.report(answer.proof.request) / "index.html", arguments.out)
+        if arguments.out is not None and answer.comparison is not None:
+            _write(report_folder(reports, answer.comparison.request) / "index.html", arguments.out)
     if arguments.json:
         print_json(to_json(answer))
     else:
-        from pytest_perfdl.bisect.page import page_of_environments
+        from pytest_perfdl.runs.bisect.page import page_of_environments
 
         say(page_of_environments(answer, width()))
     return answer.exit_code
@@ -217,8 +225,8 @@ def _words(given: Sequence[str], wanted: str = "GOOD [BAD] TEST") -> tuple[tuple
 
 
 def _check(arguments: argparse.Namespace, options: Sequence[str]) -> None:
-    from pytest_perfdl.bisect.ends import is_searchable
     from pytest_perfdl.config.invocation import is_of_bisect
+    from pytest_perfdl.runs.bisect.search import is_searchable
 
     of_checkouts = () if arguments.environments else _OF_CHECKOUTS
     ours = [word for word in options if is_of_bisect(word) or word.partition("=")[0] in of_checkouts]
@@ -232,8 +240,8 @@ def _check(arguments: argparse.Namespace, options: Sequence[str]) -> None:
 
 def _suite(tests: str, revisions: Sequence[str], test: str, options: tuple[str, ...]) -> Suite:
     """What runs on every commit."""
-    from pytest_perfdl.bisect.child import OWN_TESTS, Suite
-    from pytest_perfdl.bisect.history import WORKING_TREE, read_history
+    from pytest_perfdl.runs.bisect.child import OWN_TESTS, Suite
+    from pytest_perfdl.runs.bisect.history import WORKING_TREE, read_history
     from pytest_perfdl.system.git import commit_of
     from pytest_perfdl.system.pytest_internals import find_ini
 
@@ -275,7 +283,7 @@ def _value(values: Mapping[str, Any], key: str) -> str:
 
 def _log(arguments: argparse.Namespace, suite: Suite, tests: Path) -> tuple[Path, dict[str, Any]]:
     """The file of the search, and what makes its measurements interchangeable."""
-    from pytest_perfdl.bisect.history import working_tree_state
+    from pytest_perfdl.runs.bisect.history import working_tree_state
     from pytest_perfdl.workers.checkout import common_folder
     from pytest_perfdl.workers.kept_checkouts import environment
 
@@ -313,29 +321,14 @@ class _Lines:
         """A measurement begins."""
         from pytest_perfdl.model.units import duration
 
-        commit, request = progress.commit, progress.request
         left = f", about {duration(progress.seconds)} left" if progress.seconds else ""
-        against = f" against {request.against[:9]}" if request.against else ""
-        kind = "timing" if request.timed else "counting"
-        candidates = ""
-        if progress.posterior is not None:
-            likely = progress.posterior.likely
-            number = sum(len(each.commits) for each in likely)
-            candidates = f"{number} candidates{left}; "
-        say_progress(f"{candidates}{kind} {commit.name}{against} ... ")
-
-    def mixture_begins(self, name: str, timed: bool) -> None:
-        """A measurement of an environment begins."""
-        parts = name.split(",")
-        what = "the new environment" if name == "new" else f"the old environment with the new {', '.join(parts)}"
-        if len(parts) > 3:
-            what = f"the old environment with {len(parts)} packages of the new one"
-        say_progress(f"{'timing' if timed else 'counting'} {what} ... ")
+        candidates = "" if progress.candidates is None else f"{progress.candidates} candidates{left}; "
+        say_progress(f"{candidates}{'timing' if progress.timed else 'counting'} {progress.what} ... ")
 
     def ended(self, measurement: Measurement) -> None:
         """It has ended."""
-        from pytest_perfdl.bisect.answer import Effect
         from pytest_perfdl.model.units import duration, format_percent, plural
+        from pytest_perfdl.runs.bisect.answers import Effect
 
         if measurement.skipped:
             say_progress(f"skipped: {measurement.skipped}\n")
@@ -368,8 +361,8 @@ def _write(made: Path, output: Path) -> None:
 
 def _command(arguments: argparse.Namespace, revisions: str, suite: Suite) -> str:
     """A whole command line for other ends, with the same test, the same version of it, and the same options."""
-    from pytest_perfdl.bisect.child import OWN_TESTS
-    from pytest_perfdl.bisect.history import WORKING_TREE
+    from pytest_perfdl.runs.bisect.child import OWN_TESTS
+    from pytest_perfdl.runs.bisect.history import WORKING_TREE
 
     _, test, options = _words(arguments.arguments)
     ends = revisions.split()

@@ -15,8 +15,8 @@ from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.model.errors import CommandError
 
 if TYPE_CHECKING:
-    from pytest_perfdl.history.run_files import Skip
     from pytest_perfdl.results.history import TestHistory
+    from pytest_perfdl.runs.history.run_files import Skip
 
 STDOUT = "-"
 
@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _found(arguments: argparse.Namespace, skip: Skip) -> tuple[TestHistory, ...]:
-    from pytest_perfdl.history import committed, run_files
-    from pytest_perfdl.history.assemble import histories
+    from pytest_perfdl.runs.history import committed, run_files
+    from pytest_perfdl.runs.history.assemble import histories
     from pytest_perfdl.system.remote import is_url
 
     if arguments.runs:

@@ -13,20 +13,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl.cli import INTERRUPTED
 from pytest_perfdl.cli.common import say, say_json, say_progress, seconds_above_0, width
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.model.errors import CommandError, RunFailed
 from pytest_perfdl.model.units import duration, format_percent, plural
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.qualify.campaign import expected_seconds, next_run, runs_left, seconds_left
-from pytest_perfdl.qualify.child import run_suite
-from pytest_perfdl.qualify.log import Log
-from pytest_perfdl.qualify.outcomes import Outcome
-from pytest_perfdl.qualify.summary import FOUND, NOISE, TOGETHER, DetectionLimit, Summary, Tally, ini_lines, summarize
 from pytest_perfdl.report import layout
+from pytest_perfdl.runs.log import Log
+from pytest_perfdl.runs.qualify.campaign import expected_seconds, next_run, runs_left, seconds_left
+from pytest_perfdl.runs.qualify.child import run_suite
+from pytest_perfdl.runs.qualify.outcomes import Outcome, log
+from pytest_perfdl.runs.qualify.summary import (
+    FOUND,
+    NOISE,
+    TOGETHER,
+    DetectionLimit,
+    Summary,
+    Tally,
+    ini_lines,
+    summarize,
+)
 from pytest_perfdl.stats.bounds import Rate
 from pytest_perfdl.system import clocks
+from pytest_perfdl.system.signals import INTERRUPTED
 
 _OURS = (
     *("--perf-update", "--perf-inject", "--perf-isolate", "--no-perf"),
@@ -69,9 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the runs that the file lacks, then print what all of them say."""
-    log = Log(arguments.out)
-    done = log.read()
-    interrupted = not arguments.table and not _make(arguments, log, done)
+    runs = log(arguments.out)
+    done = runs.read()
+    interrupted = not arguments.table and not _make(arguments, runs, done)
     if not done:
         say(f"{arguments.out} contains no runs", error=True)
         return INTERRUPTED if interrupted else 3
@@ -83,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     return INTERRUPTED if interrupted else 0
 
 
-def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
+def _make(arguments: argparse.Namespace, runs: Log[Outcome], done: list[Outcome]) -> bool:
     """Make the runs that are left; false when Ctrl-C ended that."""
     given = tuple(arguments.arguments)
     ours = [word for word in given if word.partition("=")[0] in _OURS]
@@ -93,7 +102,7 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
     if others:
         words = " ".join(others[0]) or "no arguments"
         raise CommandError(
-            f"{log.path} contains runs with other pytest arguments ({words}): choose another file with --out"
+            f"{runs.path} contains runs with other pytest arguments ({words}): choose another file with --out"
         )
     wanted = {0.0: arguments.n} | dict.fromkeys(arguments.effects, arguments.m)
     folder = None if arguments.dir is None else str(Path(arguments.dir).resolve())
@@ -111,15 +120,15 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
             if done and outcome.key != done[0].key:
                 say_progress("\n")
                 raise CommandError(
-                    f"{log.path} contains runs of another machine ({done[0].key}): choose another file with --out"
+                    f"{runs.path} contains runs of another machine ({done[0].key}): choose another file with --out"
                 )
             if done and (differs := outcome.differs(done[0])):
                 say_progress("\n")
                 raise CommandError(
-                    f"{log.path} contains runs that were compared otherwise ({visible(differs)}): choose another file "
+                    f"{runs.path} contains runs that were compared otherwise ({visible(differs)}): choose another file "
                     "with --out"
                 )
-            log.append(outcome)
+            runs.append(outcome)
             done.append(outcome)
             first = False
             say_progress(f"{_counts(outcome)} ({duration(outcome.seconds)}){_left(done, wanted)}\n")

@@ -14,9 +14,9 @@ import urllib.parse
 import webbrowser
 from pathlib import Path
 
-from pytest_perfdl.cli import INTERRUPTED
 from pytest_perfdl.cli.common import say
 from pytest_perfdl.model.errors import CommandError
+from pytest_perfdl.system.signals import INTERRUPTED
 
 PERFETTO = "https://ui.perfetto.dev"
 PORT = 9001

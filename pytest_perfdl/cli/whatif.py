@@ -238,7 +238,7 @@ def _without_profiler(graph: TaskGraph, step_time: str | None) -> TaskGraph:
 def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
     from pytest_perfdl.whatif.editing.edit import Plan
     from pytest_perfdl.whatif.predict import WhatIf
-    from pytest_perfdl.whatif.transform import parameters
+    from pytest_perfdl.whatif.transforms import parameters
 
     found = []
     for text in arguments.scale:
@@ -311,9 +311,8 @@ def _machine(texts: Sequence[str]) -> Machine:
 def _listed() -> str:
     import inspect
 
-    from pytest_perfdl.whatif.transform import TRANSFORMS, find
+    from pytest_perfdl.whatif.transforms import TRANSFORMS
 
-    find("amp")
     lines: list[str] = []
     for name, function in sorted(TRANSFORMS.items()):
         parameters = [

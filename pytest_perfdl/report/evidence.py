@@ -9,15 +9,14 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from markupsafe import Markup
 
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.report import words
-from pytest_perfdl.report.ticks import ticks
+from pytest_perfdl.report import svg, words
+from pytest_perfdl.report.svg import Axis
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import MetricVerdict
 
@@ -25,6 +24,7 @@ MOST = 6
 """Most metrics of a test that are drawn."""
 WIDTH = 368
 _EDGE, _TOP, _BOTTOM = 8, 30, 34
+_DOT = 4
 _ROUND, _FEWEST = 11, 4
 """Height of a round, and the fewest rounds that a picture has room for."""
 _ROW = 34
@@ -91,48 +91,32 @@ def _finite(values: Sequence[float]) -> list[float]:
     return [value for value in values if math.isfinite(value)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """Places of values across a picture."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, values: Sequence[float]) -> _Axis:
-        low, high = min(values), max(values)
-        room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
-        return cls(low - room, high + room)
-
-    def at(self, value: float) -> float:
-        return _EDGE + (value - self.low) / (self.high - self.low) * (WIDTH - 2 * _EDGE)
+def _axis_around(values: Sequence[float]) -> Axis:
+    """The axis across a picture, with some room on both sides of the values."""
+    low, high = min(values), max(values)
+    room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
+    return Axis(low - room, high + room, _EDGE, WIDTH - _EDGE)
 
 
 def _of_rounds(metric: MetricVerdict) -> Picture:
     """A dot for each round at its change, the first round on top; the limit a line, the interval a band."""
     changes, interval, limit = _changes(metric), _interval(metric), limit_change(metric)
     known = _finite(changes)
-    axis = _Axis.around([0.0, *known, *(interval or ()), *([] if limit is None else [limit])])
+    axis = _axis_around([0.0, *known, *(interval or ()), *([] if limit is None else [limit])])
     height = _ROUND * max(len(changes), _FEWEST)
-    drawn = [
-        *_frame(
-            axis, height, [(tick, f"{100 * tick:+.4g}%" if tick else "0%") for tick in ticks(axis.low, axis.high, 5)]
-        )
-    ]
+    drawn = [*_frame(axis, height, [(tick, f"{100 * tick:+.4g}%" if tick else "0%") for tick in axis.ticks(5)])]
     if interval:
         low, high = (axis.at(end) for end in interval)
-        drawn.append(
-            f'<rect class="interval" x="{low:.1f}" y="{_TOP}" width="{max(high - low, 1):.1f}" height="{height}"/>'
-        )
-    drawn.append(_line("zero", axis.at(0.0), height))
+        drawn.append(svg.box("interval", low, _TOP, max(high - low, 1), height))
+    drawn.append(svg.rule("zero", axis.at(0.0), _TOP, _TOP + height))
     if limit is not None:
-        drawn.append(_line("limit", axis.at(limit), height))
+        drawn.append(svg.rule("limit", axis.at(limit), _TOP, _TOP + height))
     for number, (change, (base, new)) in enumerate(zip(changes, metric.pairs, strict=True)):
         if math.isfinite(change):
             values = f"{format_quantity(base, metric.unit)} → {format_quantity(new, metric.unit)}"
             said = f"round {number + 1}: {values}, {format_percent(change)}"
             y = _TOP + height * (number + 0.5) / len(changes)
-            drawn.append(_point("dot", axis.at(change), y, said))
+            drawn.append(svg.dot("dot", axis.at(change), y, _DOT, said))
     labels = [("limit", f"limit {format_percent(limit)}", axis.at(limit))] if limit is not None else []
     if interval:
         labels.append(("interval", "95% interval", axis.at(sum(interval) / 2)))
@@ -147,7 +131,7 @@ def _of_rounds(metric: MetricVerdict) -> Picture:
         if known
         else "this run file contains only the interval, not the rounds"
     )
-    return Picture(metric.name, note, _svg(label, height, drawn))
+    return Picture(metric.name, note, _picture(label, height, drawn))
 
 
 def _of_processes(metric: MetricVerdict, base: list[float], new: list[float]) -> Picture:
@@ -155,38 +139,38 @@ def _of_processes(metric: MetricVerdict, base: list[float], new: list[float]) ->
     interval, limit = _interval(metric), limit_change(metric)
     ends = [metric.base * (1 + end) for end in interval] if interval and metric.base else []
     held = [] if limit is None or metric.base is None else [metric.base * (1 + limit)]
-    axis = _Axis.around([*base, *new, *ends, *held])
+    axis = _axis_around([*base, *new, *ends, *held])
     rows = (("current processes", "", new), ("recorded baseline processes", " recorded", base))
     sides = [(what, of, values) for what, of, values in rows if values]
     height = _ROW * (len(sides) + bool(ends))
-    marks = [(tick, format_quantity(tick, metric.unit)) for tick in ticks(axis.low, axis.high, 3)]
+    marks = [(tick, format_quantity(tick, metric.unit)) for tick in axis.ticks(3)]
     drawn = [*_frame(axis, height, marks)]
     told = []
     for row, (what, of, values) in enumerate(sides):
         top = _TOP + _ROW * row
         median = statistics.median(values)
-        drawn.append(f'<text x="{_EDGE}" y="{top + 10}">{what}</text>')
-        drawn.append(f'<path class="median" d="M{axis.at(median):.1f},{top + 14}v16"/>')
+        drawn.append(svg.text(what, _EDGE, top + 10, anchor=""))
+        drawn.append(svg.rule("median", axis.at(median), top + 14, top + 30))
         for number, value in enumerate(values):
             said = f"{what}, {number + 1}: {format_quantity(value, metric.unit)}"
-            drawn.append(_point(f"dot{of}", axis.at(value), top + 22, said))
+            drawn.append(svg.dot(f"dot{of}", axis.at(value), top + 22, _DOT, said))
         least, most = (format_quantity(end, metric.unit) for end in (min(values), max(values)))
         count = plural(len(values), "process", "processes")
         told.append(f"{what}: median {format_quantity(median, metric.unit)}, {least} to {most} in {count}. ")
     if ends:
         top = _TOP + _ROW * len(sides)
-        drawn.append(f'<text x="{_EDGE}" y="{top + 10}">baseline plus the 95% interval of the change</text>')
+        drawn.append(svg.text("baseline plus the 95% interval of the change", _EDGE, top + 10, anchor=""))
         low, high = (axis.at(end) for end in ends)
-        drawn.append(f'<path class="whisker" d="M{low:.1f},{top + 18}v8m0,-4H{high:.1f}m0,-4v8"/>')
+        drawn.append(svg.path("whisker", f"M{low:.1f},{top + 18}v8m0,-4H{high:.1f}m0,-4v8"))
     if held:
-        drawn.append(_line("limit", axis.at(held[0]), height))
+        drawn.append(svg.rule("limit", axis.at(held[0]), _TOP, _TOP + height))
         drawn += _labels([("limit", f"limit {format_percent(limit or 0.0)}", axis.at(held[0]))])
     drawn.append(_caption("one mark per process; vertical line: median", height))
     label = f"{metric.name}. {''.join(told)}{_in_words(metric)}"
     return Picture(
         metric.name,
         "no paired rounds: current processes and recorded processes of the baseline",
-        _svg(label, height, drawn),
+        _picture(label, height, drawn),
     )
 
 
@@ -198,39 +182,25 @@ def _in_words(metric: MetricVerdict) -> str:
     return f"Change {format_percent(metric.effect)}, 95% interval {low} to {high}. "
 
 
-def _frame(axis: _Axis, height: int, marks: Sequence[tuple[float, str]]) -> Iterator[str]:
+def _frame(axis: Axis, height: int, marks: Sequence[tuple[float, str]]) -> Iterator[Markup]:
     for value, text in marks:
-        x = axis.at(value)
-        yield f'<path class="frame" d="M{x:.1f},{_TOP}v{height}"/>'
-        yield f'<text x="{x:.1f}" y="{_TOP + height + 14}" text-anchor="middle">{escape(words.visible(text))}</text>'
+        yield svg.rule("frame", axis.at(value), _TOP, _TOP + height)
+        yield svg.text(text, axis.at(value), _TOP + height + 14)
 
 
-def _point(kind: str, x: float, y: float, said: str) -> str:
-    return (
-        f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{escape(words.visible(said))}</title></circle>'
-    )
+def _caption(text: str, height: int) -> Markup:
+    return svg.text(text, WIDTH / 2, _TOP + height + 29)
 
 
-def _line(kind: str, x: float, height: int) -> str:
-    return f'<path class="{kind}" d="M{x:.1f},{_TOP}v{height}"/>'
-
-
-def _caption(text: str, height: int) -> str:
-    return f'<text x="{WIDTH / 2:.0f}" y="{_TOP + height + 29}" text-anchor="middle">{text}</text>'
-
-
-def _labels(wanted: Sequence[tuple[str, str, float]]) -> Iterator[str]:
+def _labels(wanted: Sequence[tuple[str, str, float]]) -> Iterator[Markup]:
     """Labels above the picture, away from each other where they are near, and never beyond its edge."""
     for number, (kind, text, x) in enumerate(wanted):
         others = [other for place, (_, _, other) in enumerate(wanted) if place != number]
         near = [other for other in others if abs(other - x) < _CROWDED * WIDTH]
         away = "middle" if not near else "end" if x < near[0] or (x == near[0] and number) else "start"
         inside = "start" if x < 0.2 * WIDTH else "end" if x > 0.8 * WIDTH else away
-        y = _TOP - 6 - (12 if near and inside != away else 0)
-        yield f'<text class="{kind}" x="{x:.1f}" y="{y}" text-anchor="{inside}">{escape(text)}</text>'
+        yield svg.text(text, x, _TOP - 6 - (12 if near and inside != away else 0), kind, anchor=inside)
 
 
-def _svg(label: str, height: int, drawn: Sequence[str]) -> Markup:
-    return Markup('<svg class="evidence" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
-        words.visible(label), WIDTH, _TOP + height + _BOTTOM, Markup("".join(drawn))
-    )
+def _picture(label: str, height: int, drawn: Sequence[Markup]) -> Markup:
+    return svg.picture("evidence", label, WIDTH, _TOP + height + _BOTTOM, drawn)

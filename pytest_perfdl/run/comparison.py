@@ -311,6 +311,7 @@ def _doubts(context: RunContext, measurement: Measurement, side: BaseSide, check
         revisions.only_tests(side.origins, checkout),
         revisions.only_tests(head, None),
         revisions.maybe_one_sided(head, side.origins, checkout),
+        revisions.shared(head, side.origins, checkout),
     )
     return list(filter(None, lines))
 

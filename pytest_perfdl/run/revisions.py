@@ -268,6 +268,24 @@ class Revisions:
             else ""
         )
 
+    def shared(self, head: Origins | None, base: Origins, checkout: Checkout) -> str:
+        """A line about code outside of the repository that both sides ran from one place; empty if there is none.
+
+        A build or cache folder may have it, or a folder that an absolute path names. Another project's code has nothing
+        to do with the commits; a library may, where the sources of compiled code differ.
+        """
+        if head is None or self.top is None or not checkout.is_other_code:
+            return ""
+        both = sorted({*head.elsewhere}.intersection(base.elsewhere))
+        built = bool(both) and any(name.endswith(_SOURCES) for name in self._differing(checkout))
+        found = [place for place in both if (built if _is_compiled(place) else _may_be_of(self.top, Path(place)))]
+        return (
+            f"both sides ran {some(found)}, which is outside of the repository and of installed packages: if it was "
+            "made from the repository's code, it is that of one side"
+            if found
+            else ""
+        )
+
     def _lacking(self, used: Iterable[str], base: Origins, checkout: Checkout) -> list[str]:
         """Those of the working tree's files that git ignores and the other side neither had nor used from here."""
         borrowed = {*base.borrowed}
@@ -609,6 +627,13 @@ def _borrowed(loaded: Origins, checkout: Checkout | None, against: Checkout | No
                 yield name
         elif _is_compiled(name):
             yield name
+
+
+def _may_be_of(top: Path, place: Path) -> bool:
+    """Whether code outside of a repository may come from it: it is of no other project, or of another worktree."""
+    marks = (".git", *_PROJECT_FILES)
+    projects = [folder for folder in place.parents if any((folder / name).exists() for name in marks)]
+    return not projects or any((top / place.relative_to(folder)).is_file() for folder in projects)
 
 
 def _is_there(root: Path, name: str) -> bool:

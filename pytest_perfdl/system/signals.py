@@ -8,6 +8,9 @@ import sys
 import threading
 from types import FrameType
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of shells."""
+
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 

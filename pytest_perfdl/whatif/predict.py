@@ -15,7 +15,8 @@ from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.model import TaskGraph
 from pytest_perfdl.whatif.simulation.quality import Quality, Trust, quality
 from pytest_perfdl.whatif.simulation.simulate import Simulation, simulate
-from pytest_perfdl.whatif.transform import OF_JOBS, Change, Context, find
+from pytest_perfdl.whatif.transform import OF_JOBS, Change, Context
+from pytest_perfdl.whatif.transforms import find
 
 LEAST_BAND = 0.005
 """Half the width that every interval has at least, relative: the error up to which a replay counts as exact."""

@@ -13,11 +13,9 @@ that it needs is not known it raises `MissingConstant` instead of guessing.
 
 from __future__ import annotations
 
-import importlib
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_type_hints
+from typing import TypeVar
 
 from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.model.errors import NotApplicable
@@ -96,7 +94,7 @@ Transform = Callable[..., Change]
 """Takes a `Context` and parameters by name, of type int, float, str or bool."""
 
 TRANSFORMS: dict[str, Transform] = {}
-"""Those that are known, by name."""
+"""Those that are registered, by name. `whatif.transforms` has it with those that come with the package."""
 
 OF_JOBS: set[str] = set()
 """Names of those that look at all ranks of a job at once; the others are asked of each rank for itself."""
@@ -124,44 +122,6 @@ def transform(name: str, *, of_job: bool = False) -> Callable[[Function], Functi
     return registering(TRANSFORMS, name, "a transform")
 
 
-def find(name: str) -> Transform:
-    """A transform by name, those that come with the package included.
-
-    Raises
-    ------
-    ValueError
-        If there is none of that name; the message lists them.
-    """
-    # Not at the top: they import this.
-    importlib.import_module("pytest_perfdl.whatif.transforms")
-
-    if name not in TRANSFORMS:
-        raise ValueError(f"there is no optimization {name!r}; known optimizations: {', '.join(sorted(TRANSFORMS))}")
-    return TRANSFORMS[name]
-
-
-def parameters(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Parameters of a transform as the command line has them; rates and sizes with units, such as 25GB.
-
-    Raises
-    ------
-    ValueError
-        If it has no such parameter, one without a default is not given, or a text is not of its type.
-    """
-    function = find(name)
-    signature = list(inspect.signature(function).parameters.values())[1:]
-    names = [each.name for each in signature]
-    hints = get_type_hints(function)
-    for given in texts:
-        if given not in names:
-            known = f"known parameters: {', '.join(names)}" if names else f"{name} has no parameters"
-            raise ValueError(f"{name} has no parameter {given!r}; {known}")
-    for each in signature:
-        if each.default is each.empty and each.name not in texts:
-            raise ValueError(f"{name} needs a parameter: write {name}:{each.name}=...")
-    return {given: _value(name, given, text, str(hints[given])) for given, text in texts.items()}
-
-
 def quantity(text: str) -> float:
     """A number, or a size such as 25GB in bytes.
 
@@ -174,15 +134,3 @@ def quantity(text: str) -> float:
         return float(text)
     except ValueError:
         return parse_quantity(text, "B")
-
-
-def _value(name: str, given: str, text: str, hint: str) -> Any:
-    try:
-        if "bool" in hint:
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
-        if "float" in hint:
-            return quantity(text)
-        return int(text) if "int" in hint else text
-    except (ValueError, KeyError):
-        kind = "yes or no" if "bool" in hint else "a number" if "float" in hint else "a whole number"
-        raise ValueError(f"{name}:{given}={text}: expected {kind}") from None

@@ -27,7 +27,9 @@ _MOST = 20_000
 _MOST_ENTRIES = 200_000
 """Files and folders that are looked through for folders to watch, in about 0.2 seconds."""
 _WRITING = frozenset("wax+")
-_EVENTS = frozenset(("open", "ctypes.dlopen", "sqlite3.connect"))
+_WALKS = frozenset(("gc.get_objects", "gc.get_referrers"))
+"""Calls that walk over all objects of the process, but not over frozen ones (`gc.freeze`)."""
+_EVENTS = frozenset(("open", "ctypes.dlopen", "sqlite3.connect", *_WALKS))
 _IN_OPEN, _IN_Q_OVERFLOW, _IN_ISDIR = 0x20, 0x4000, 0x4000_0000
 """Of Linux' `inotify`."""
 _EVENT = struct.Struct("iIII")
@@ -59,6 +61,7 @@ class Reads:
         )
         self._read: set[str] = set()
         self._written: set[str] = set()
+        self._elsewhere: set[str] = set()
         self._seen: dict[object, int] = {}
         """How many modules there were when a file was last opened in some way: more, and another module opens it."""
         self._at_import: set[tuple[str, str]] = set()
@@ -66,10 +69,15 @@ class Reads:
         at = os.fstat(self._notes.fileno())
         self._place = at.st_dev, at.st_ino
         self._process = os.getpid()
+        self.object_walks = 0
+        """Calls since then that walk over all objects, other than garbage collections."""
 
         def hear(event: str, args: tuple[Any, ...]) -> None:
             if event in _EVENTS:
-                self._opened(args)
+                if event in _WALKS:
+                    self.object_walks += 1
+                else:
+                    self._opened(args)
 
         # Python asks hooks for an attribute at every event, of which a step has some (each `id`): a plain function is
         # asked ten times faster than a method, in 0.1 microseconds.
@@ -85,6 +93,11 @@ class Reads:
         """Files of the first folder that were opened, but not noted; `None` if that is unknown."""
         opened = None if self._watch is None or len(self._seen) >= _MOST else self._watch.opened()
         return None if opened is None else opened - self._known() - self._outputs()
+
+    def elsewhere(self) -> set[str]:
+        """Files of code in none of the folders: source code that was opened, libraries that are mapped."""
+        self.look()
+        return self._elsewhere
 
     def at_import(self) -> set[tuple[str, str]]:
         """Modules, each with a file that was opened while it was loaded: files of the folders' own code that exist."""
@@ -106,6 +119,8 @@ class Reads:
                     path = os.fsdecode(parts[5].rstrip(b"\n"))
                     if path.startswith(self._folders):
                         self._read.add(path)
+                    elif b"x" in parts[1] and path.startswith(os.sep):
+                        self._elsewhere.add(path)
 
     def _known(self) -> set[str]:
         """Files in the folders that were read, by real path."""
@@ -132,6 +147,8 @@ class Reads:
                 text = text.removeprefix("file:").removeprefix("//").partition("?")[0]
             path = os.path.join(os.getcwd(), text)  # noqa: PTH118, PTH109 - called often
             if not path.startswith(self._folders):
+                if path.endswith(".py"):
+                    self._elsewhere.add(path)
                 return
             self._seen[asked] = modules
             writes = not _WRITING.isdisjoint(mode) if mode else flags & os.O_ACCMODE != os.O_RDONLY

@@ -151,6 +151,9 @@ class Origins:
     unnoted: tuple[str, ...] | None = None
     """Files in the job's own folder that were opened, by this process or another one, and are not among `files`, and
     modules that are neither there nor installed, by their full paths; `None` if that is unknown."""
+    elsewhere: tuple[str, ...] = ()
+    """Files of code (modules, scripts, libraries) that are of neither folder, of nothing installed, of no plugin and
+    not of the system, by their full paths."""
     packages: tuple[str, ...] = ()
     """Top-level names of the modules that were loaded from outside it, without the standard library's."""
     prefix: str = ""
@@ -173,7 +176,8 @@ class CallShown:
     tracer: str
     """The tracer that was active during the steps; empty for none."""
     object_walks: int = 0
-    """How often the steps walked over all objects of the process (`state.object_walks`)."""
+    """How often the steps walked over all objects of the process (`state.object_walks`), or the process itself did with
+    `gc.get_objects`."""
 
 
 @dataclass(frozen=True, slots=True)

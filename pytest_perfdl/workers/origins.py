@@ -10,7 +10,7 @@ import os
 import sys
 import sysconfig
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
@@ -26,6 +26,10 @@ NOT_MEASURED = frozenset(
 """Names at the top of many repositories that are no code under test, and of ours, which measures itself."""
 _OURS = Path(__file__).resolve().parents[1]
 """This package, which is none of the code under test."""
+_SYSTEM = tuple(
+    f"{os.path.realpath(place)}{os.sep}" for place in ("/usr", "/lib", "/lib64", sys.prefix, sys.base_prefix)
+)
+"""Where the system and Python keep their libraries."""
 MADE_WHILE_BUILDING = ("_version.py", "version.py")
 """Files that an installed package has and its repository need not have."""
 
@@ -107,6 +111,9 @@ def origins(
         if folder is not None:
             used[places[folder]].add(place)
     files = _below(own, used[own])
+    scripts = () if reads is None else map(os.path.realpath, reads.elsewhere())
+    without = {*map(os.path.realpath, read)}
+    code = {*loose, *(place for place in scripts if not _has_version("", place) and not place.startswith(_SYSTEM))}
     if unnoted is not None:
         unnoted = {place for place in unnoted if (folder := _home(place, inward)) and places[folder] == own}
     return Origins(
@@ -117,6 +124,7 @@ def origins(
         files=files,
         borrowed=_below(foreign, used[foreign]) if foreign else (),
         unnoted=None if unnoted is None else (*sorted(set(_below(own, unnoted)).difference(files)), *sorted(loose)),
+        elsewhere=tuple(sorted(place for place in code - without if _is_strange(place, inward))),
         packages=tuple(sorted(packages)),
         prefix=sys.prefix,
     )
@@ -147,6 +155,11 @@ def _home(place: str, folders: Sequence[str]) -> str | None:
     return folder if folder is not None and is_own(Path(place), Path(folder)) else None
 
 
+def _is_strange(place: str, folders: Sequence[str]) -> bool:
+    """Whether code is none of some folders, nor ours."""
+    return _home(place, folders) is None and _OURS not in Path(place).parents and os.path.isfile(place)  # noqa: PTH113
+
+
 def _has_version(name: str, place: str) -> bool:
     """Whether a module from outside changes only with a version of something: a distribution, or Python."""
     # The system's Python may keep its `sitecustomize` in /etc.
@@ -169,13 +182,13 @@ class Elsewhere:
     """Code of the repository that was not loaded from the side's folder."""
 
     files: Mapping[str, Sequence[tuple[Path, Path | None]]]
-    """By top-level name: files that were loaded, each with its counterpart in the folder, if there is one."""
+    """By package or module: files that were loaded, each with its counterpart in the folder, if there is one."""
     folders: Mapping[str, tuple[Path, Path]]
-    """By top-level name: where it was imported from, and where from it could be in the side's folder."""
+    """By package or module: where it was imported from, and where from it could be in the side's folder."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Top-level names, sorted."""
+        """Outermost packages, and modules without one, sorted."""
         return tuple(sorted(self.files))
 
     @property
@@ -186,7 +199,7 @@ class Elsewhere:
     @property
     def packages(self) -> list[Path]:
         """The packages and modules of the side's folder that stand for those that were loaded."""
-        places = (folder / name for name, (_, folder) in self.folders.items())
+        places = (folder.joinpath(*name.split(".")) for name, (_, folder) in self.folders.items())
         return [place if place.is_dir() else place.with_suffix(".py") for place in places]
 
     @property
@@ -204,7 +217,7 @@ def elsewhere(found: Origins, folders: Sequence[Path]) -> Elsewhere | None:
     """The repository's code that a side loaded from elsewhere; `None` where there is none.
 
     A name alone proves nothing: a repository may hold stubs of another package. It is the repository's package where
-    at least half of the modules that were loaded are in the side's folders.
+    at least half of its modules that were loaded are in the side's folders.
 
     Parameters
     ----------
@@ -213,13 +226,14 @@ def elsewhere(found: Origins, folders: Sequence[Path]) -> Elsewhere | None:
     folders
         Where the side's packages are imported from.
     """
+    packages = {name for name, file in found.outside if Path(file).name == "__init__.py"}
     by_name: dict[str, list[tuple[Path, Path | None]]] = defaultdict(list)
     places: dict[str, tuple[Path, Path]] = {}
     for name, file in found.outside:
         counterpart = _counterpart(name, Path(file), folders)
         # A folder that is called like one of packages may be the repository's own.
         if file.endswith(".py") and (counterpart is None or os.path.realpath(counterpart) != file):
-            top = name.split(".")[0]
+            top = _package(name, packages)
             by_name[top].append((Path(file), counterpart))
             if counterpart is not None:
                 places.setdefault(top, (_import_folder(name, Path(file)), _import_folder(name, counterpart)))
@@ -227,6 +241,13 @@ def elsewhere(found: Origins, folders: Sequence[Path]) -> Elsewhere | None:
         name: pairs for name, pairs in by_name.items() if 2 * sum(own is not None for _, own in pairs) >= len(pairs)
     }
     return Elsewhere(files, {name: places[name] for name in files}) if files else None
+
+
+def _package(name: str, packages: Container[str]) -> str:
+    """The outermost package of a module; several distributions may share a namespace package, which is none."""
+    parts = name.split(".")
+    above = (".".join(parts[:length]) for length in range(1, len(parts)))
+    return next((each for each in above if each in packages), name)
 
 
 def _counterpart(name: str, file: Path, folders: Sequence[Path]) -> Path | None:

@@ -329,6 +329,7 @@ class WorkerPlugin:
     ) -> None:
         """Keep what a call's steps showed, and which modules only measuring loaded."""
         if self._watch is not None:
+            object_walks += 0 if self._reads is None else self._reads.object_walks
             self._watch.end_call(CallShown(name, step_ns, children, threads, device, tracer, object_walks), loaded)
 
     def expect(self, expectation: object) -> None:

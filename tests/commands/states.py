@@ -12,7 +12,7 @@ from pathlib import Path
 from commands.shown import ROOT
 from plugin.project import environment as environment_of
 
-from pytest_perfdl.qualify.outcomes import outcome_of, to_json
+from pytest_perfdl.runs.qualify.outcomes import log, outcome_of
 
 NOT_RUN = {
     "pip install pytest-perfdl": "network",
@@ -290,8 +290,8 @@ def campaigns(folder):
         "gpt.jsonl": ["tests/perf", "-k", "gpt and not slow"],
     }.items():
         shares = [0.0] * 60 + [0.02, 0.03, 0.05, 0.1, 0.2] * 20
-        runs = [outcome_of(run, inject=share, seconds=10.0, arguments=words) for share in shares]
-        (folder / name).write_text("".join(json.dumps(to_json(each)) + "\n" for each in runs))
+        for share in shares:
+            log(folder / name).append(outcome_of(run, inject=share, seconds=10.0, arguments=words))
 
 
 def make_slower(folder):

@@ -35,8 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_perfdl.qualify.log import Log
-from pytest_perfdl.qualify.outcomes import Case, Metric, Outcome
+from pytest_perfdl.runs.qualify.outcomes import Case, Metric, Outcome, log
 
 DATA = Path(__file__).resolve().parent
 ROOT = DATA.parents[1]
@@ -115,8 +114,8 @@ def points() -> None:
 def campaign() -> None:
     """Runs that nobody made: effects with noise, unpaired, of which one beyond 15 % is certain."""
     random = np.random.default_rng(0)
-    log = Log(DATA / "perf-qualify.jsonl")
-    log.path.unlink(missing_ok=True)
+    runs = log(DATA / "perf-qualify.jsonl")
+    runs.path.unlink(missing_ok=True)
     for share in (0, 0.1, 0.3, 0) * 3:
         cases = []
         for name in ("test_short", "test_long"):
@@ -125,7 +124,7 @@ def campaign() -> None:
             step, block = (Metric(verdict, effect) for effect in effects)
             metrics = {"step_time": step, "block_time": block}
             cases.append(Case(f"tests/test_speed.py::{name}", verdict, "unpaired", True, metrics))
-        log.append(Outcome(share, "2026-11-22T12:00:00Z", 20.0, None, "made-up-2c-1t", ("tests",), tuple(cases)))
+        runs.append(Outcome(share, "2026-11-22T12:00:00Z", 20.0, None, "made-up-2c-1t", ("tests",), tuple(cases)))
 
 
 def nights() -> None:

@@ -160,11 +160,11 @@ def _printed(command: str, folder: Path) -> str:
     """What a command prints, with its exit code."""
     code, text = SAMPLES.run(command.split(), folder)
     if command.startswith("scaling"):
-        text = _FITTED_IN.sub(r"\1TIME", text)
+        text = _FITTED_IN.sub(r"\1   TIME", text)
     return f"$ perfdl {command}\n{text.replace(str(folder), 'FOLDER')}exit code {code}\n"
 
 
-_FITTED_IN = re.compile(r"^(  .*%  +)[\d.]+ (?:ns|µs|ms|s)$", re.MULTILINE)
+_FITTED_IN = re.compile(r"^(  .*%)  +[\d.]+ (?:ns|µs|ms|s)$", re.MULTILINE)
 _LONG_FLOAT = re.compile(r"-?\d+\.\d{9,}(?:e[+-]?\d+)?")
 
 

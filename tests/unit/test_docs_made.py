@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,27 @@ RECORD = script(SAMPLES.DATA / "record.py")
 @pytest.mark.parametrize("name", [*REFERENCE.PAGES, *REFERENCE.SCHEMAS])
 def test_a_reference_page_is_what_the_code_says(name):
     assert (REFERENCE.FOLDER / name).read_text(encoding="utf-8") == REFERENCE.made(name), "run python docs/reference.py"
+
+
+def test_a_circle_of_files_is_found_where_a_call_closes_it():
+    pytest.importorskip("grimp", reason="installed with the linters")
+    package_map = script(DOCS / "package_map.py")
+    source = """
+        import pytest_perfdl.a, importlib
+
+        def find(name):
+            importlib.import_module("pytest_perfdl.b")
+            importlib.import_module(f"pytest_perfdl.c.{name}")
+            importlib.import_module("scipy.optimize")
+            importlib.import_module(name)
+    """
+    modules = {f"pytest_perfdl.{each}" for each in ("a", "b", "b.d", "c", "c.d", "c.e", "c.__main__")}
+    called = package_map.called(textwrap.dedent(source), modules)
+    assert called == {"pytest_perfdl.b", "pytest_perfdl.c.d", "pytest_perfdl.c.e"}
+    assert set(package_map.circle({"a": {"b"}, "b": {"a"}, "c": {"a"}})) == {"a", "b"}
+    graph = package_map.files()
+    assert "pytest_perfdl.cli.diff" in graph["pytest_perfdl.cli"]
+    assert not package_map.circle(graph)
 
 
 def test_every_table_of_the_reference_has_rows():

@@ -8,14 +8,14 @@ import jsonschema
 import msgspec
 import pytest
 
-from pytest_perfdl.bisect import answer, environment_answer
 from pytest_perfdl.cli import main
 from pytest_perfdl.model import record_json, run_json
 from pytest_perfdl.model.json_forms import schema_of
 from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.report.reading import read_run
-from unit.bisect import test_campaign, test_environments
+from pytest_perfdl.runs.bisect import answers
 from unit.report import runs
+from unit.runs.bisect import test_campaign, test_environments
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference" / "schemas"
@@ -125,11 +125,11 @@ def test_diffs_of_traces(before, after, capsys):
 def test_answers_of_searches():
     simulated, searched = test_campaign.Simulated, test_campaign.searched
     found = searched(simulated(ops=test_campaign.stepped(16, 5, 16, 18), times=[1.0] * 17, skipped={8, 12}), 16)
-    check("bisect", answer.to_json(found))
-    check("bisect", answer.to_json(searched(simulated(times=[100.0] * 17, rounds=12))))
-    check("bisect", answer.to_json(searched(simulated(times=test_campaign.stepped(16, 9, 100.0, 105.0)))))
+    check("bisect", answers.to_json(found))
+    check("bisect", answers.to_json(searched(simulated(times=[100.0] * 17, rounds=12))))
+    check("bisect", answers.to_json(searched(simulated(times=test_campaign.stepped(16, 9, 100.0, 105.0)))))
     found = test_environments.searched(test_environments.Simulated({"c": 0.1}))
-    check("bisect-environments", environment_answer.to_json(found))
+    check("bisect-environments", answers.to_json(found))
 
 
 CONTRACTS = {

@@ -8,8 +8,9 @@ from markupsafe import Markup
 
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.model.visible import visible
+from pytest_perfdl.report import svg
 from pytest_perfdl.report.history.wording import change_words, environment_words, place_words, values_words
-from pytest_perfdl.report.ticks import ticks
+from pytest_perfdl.report.svg import Axis
 from pytest_perfdl.results.history import Point, TestHistory
 
 POINTS = 1000
@@ -25,9 +26,7 @@ _LEAST_SPREAD = 0.05
 def chart(history: TestHistory) -> Markup:
     """The picture, with what a pointer reads of each point, change and environment."""
     label = f"{history.metric} over {len(history.points)} points: {values_words(history)}. The table below has all."
-    return Markup('<svg class="plot history" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
-        visible(label), _WIDTH, _HEIGHT, Markup("").join(_drawn(history))
-    )
+    return svg.picture("plot history", label, _WIDTH, _HEIGHT, _drawn(history))
 
 
 def point_words(history: TestHistory, point: Point) -> str:
@@ -52,20 +51,11 @@ def _drawn(history: TestHistory) -> Iterator[Markup]:
     """Everything inside the picture, in the order of painting."""
     first = max(0, len(history.points) - POINTS)
     points = history.points[first:]
-    low, high = _range(points)
-
-    def x(index: float) -> float:
-        room = _WIDTH - _LEFT - _RIGHT
-        return _LEFT + room * ((index + 0.5) / len(points))
-
-    def y(value: float) -> float:
-        return _HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _BOTTOM - _TOP)
-
     bottom = _HEIGHT - _BOTTOM
-    for tick in ticks(low, high):
-        yield Markup(
-            '<path class="frame" d="M{},{:.1f}H{}"/><text x="{}" y="{:.1f}" text-anchor="end">{}</text>'
-        ).format(_LEFT, y(tick), _WIDTH - _RIGHT, _LEFT - 8, y(tick) + 4, format_quantity(tick, history.unit))
+    x = Axis(-0.5, len(points) - 0.5, _LEFT, _WIDTH - _RIGHT).at
+    up = Axis(*_range(points), bottom, _TOP)
+    marks = [(tick, format_quantity(tick, history.unit)) for tick in up.ticks()]
+    yield from svg.frame(up, marks, _LEFT, _WIDTH - _RIGHT)
     for number, place in enumerate(_labelled(len(points))):
         labelled = points[place]
         yield Markup(
@@ -76,24 +66,21 @@ def _drawn(history: TestHistory) -> Iterator[Markup]:
         )
     for index, point in enumerate(points):
         if point.environment_changes:
-            yield _line("environment", x(index - 0.5), point_words(history, point))
+            yield svg.target("environment", x(index - 0.5), _TOP, bottom, point_words(history, point))
     for change in history.change_points:
         if change.index >= first:
             point = points[change.index - first]
             words = f"{change_words(history, change)}\n{point_words(history, point)}"
             name = "change worse" if history.is_worse(change) else "change better"
-            yield _line(name, x(change.index - first - 0.5), words)
-    places = " ".join(f"{x(index):.1f},{y(point.value):.1f}" for index, point in enumerate(points))
-    yield Markup('<polyline class="line" points="{}"/>').format(places)
+            yield svg.target(name, x(change.index - first - 0.5), _TOP, bottom, words)
+    yield svg.line("line", [(x(index), up.at(point.value)) for index, point in enumerate(points)])
     for index, point in enumerate(points):
         if interval_words(history, point) and point.interval is not None:
             lower, upper = point.interval
-            yield Markup('<path class="whisker" d="M{:.1f},{:.1f}V{:.1f}"/>').format(x(index), y(lower), y(upper))
+            yield svg.rule("whisker", x(index), up.at(lower), up.at(upper))
     size = 3.5 if len(points) <= 100 else 2
     for index, point in enumerate(points):
-        yield Markup('<circle class="point" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>').format(
-            x(index), y(point.value), size, point_words(history, point)
-        )
+        yield svg.dot("point", x(index), up.at(point.value), size, point_words(history, point))
 
 
 def _range(points: Sequence[Point]) -> tuple[float, float]:
@@ -110,10 +97,3 @@ def _labelled(count: int) -> list[int]:
     if count <= _LABELS:
         return list(range(count))
     return [round(place * (count - 1) / (_LABELS - 1)) for place in range(_LABELS)]
-
-
-def _line(name: str, x: float, words: str) -> Markup:
-    """A vertical line, and a wider one that is not seen, for a pointer to find."""
-    return Markup(
-        '<g class="{0}"><title>{1}</title><path class="target" d="M{2:.1f},{3}V{4}"/><path d="M{2:.1f},{3}V{4}"/></g>'
-    ).format(name, words, x, _TOP, _HEIGHT - _BOTTOM)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from markupsafe import Markup
 
 from pytest_perfdl.model.units import format_quantity
-from pytest_perfdl.model.visible import visible
-from pytest_perfdl.report.ticks import ticks
+from pytest_perfdl.report import svg
+from pytest_perfdl.report.svg import Axis
 
 WIDTH, HEIGHT = 640, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 16, 30, 46
@@ -54,18 +52,14 @@ def plot(axis: str, line: PlottedLine, points: Sequence[tuple[float, float]]) ->
     points
         What was measured: sizes and nanoseconds.
     """
-    drawn = "".join(
-        _drawn(
-            axis, PlottedSide(PlottedLine([size for size, _ in points], [ns for _, ns in points]), line), None, False
-        )
-    )
+    side = PlottedSide(PlottedLine([size for size, _ in points], [ns for _, ns in points]), line)
     said = "points: measured; line: model" + ("; band: 95% interval" if line.low else "")
-    label = escape(f"step time over {visible(axis)}")
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'width="{WIDTH}" height="{HEIGHT}"><style>{_STYLE}</style>{drawn}'
-        f'<text x="{_LEFT}" y="18">step time, {said}</text></svg>\n'
+    parts = (
+        Markup("<style>{}</style>").format(Markup(_STYLE)),
+        *_drawn(axis, side, None, False),
+        svg.text(f"step time, {said}", _LEFT, 18, anchor=""),
     )
+    return svg.picture("", f"step time over {axis}", WIDTH, HEIGHT, parts, sized=True) + "\n"
 
 
 def inline(axis: str, new: PlottedSide, base: PlottedSide | None, *, logarithmic: bool, label: str) -> Markup:
@@ -78,35 +72,10 @@ def inline(axis: str, new: PlottedSide, base: PlottedSide | None, *, logarithmic
     label
         What a screen reader says.
     """
-    drawn = Markup("".join(_drawn(axis, new, base, logarithmic)))
-    return Markup('<svg class="plot" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
-        visible(label), WIDTH, HEIGHT, drawn
-    )
+    return svg.picture("plot", label, WIDTH, HEIGHT, _drawn(axis, new, base, logarithmic))
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """Places of values between two ends, which lie at two pixels."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    logarithmic: bool
-
-    def at(self, value: float) -> float:
-        low, high, value = self.low, self.high, max(value, self.low)
-        if self.logarithmic:
-            low, high, value = math.log(low), math.log(high), math.log(value)
-        return self.start + (value - low) / ((high - low) or 1.0) * (self.end - self.start)
-
-    def ticks(self, most: int) -> list[float]:
-        if self.high == self.low:
-            return [self.low]
-        return _by_powers(self.low, self.high, most) if self.logarithmic else ticks(self.low, self.high, most)
-
-
-def _drawn(axis: str, new: PlottedSide, base: PlottedSide | None, logarithmic: bool) -> Iterator[str]:
+def _drawn(axis: str, new: PlottedSide, base: PlottedSide | None, logarithmic: bool) -> Iterator[Markup]:
     """Everything inside the picture, in the order of painting."""
     sides = [(base, " of-base", "baseline, ", -_APART)] if base is not None else []
     sides.append((new, "", "", _APART if base is not None else 0))
@@ -116,26 +85,22 @@ def _drawn(axis: str, new: PlottedSide, base: PlottedSide | None, logarithmic: b
     # A band may reach down to zero, which a logarithmic axis has no place for.
     tellable = [ns for line in lines for ns in line.ns] + [ns for side, *_ in sides for ns in side.points.low]
     least = min((ns for ns in tellable if ns > 0), default=most) * 0.95 if logarithmic else 0.0
-    across = _Scale(min(sizes), max(sizes), _LEFT, WIDTH - _RIGHT, logarithmic)
-    up = _Scale(least, most, HEIGHT - _BOTTOM, _TOP, logarithmic)
+    across = Axis(min(sizes), max(sizes), _LEFT, WIDTH - _RIGHT, logarithmic)
+    up = Axis(least, most, HEIGHT - _BOTTOM, _TOP, logarithmic)
 
-    def places(sizes: Sequence[float], times: Sequence[float]) -> str:
-        return " ".join(f"{across.at(size):.1f},{up.at(ns):.1f}" for size, ns in zip(sizes, times, strict=True))
+    def places(sizes: Sequence[float], times: Sequence[float]) -> list[tuple[float, float]]:
+        return [(across.at(size), up.at(ns)) for size, ns in zip(sizes, times, strict=True)]
 
-    for tick in up.ticks(5):
-        y = up.at(tick)
-        yield f'<path class="frame" d="M{_LEFT},{y:.1f}H{WIDTH - _RIGHT}"/>'
-        yield f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{format_quantity(tick, "ns")}</text>'
+    yield from svg.frame(up, [(tick, format_quantity(tick, "ns")) for tick in up.ticks(5)], _LEFT, WIDTH - _RIGHT)
     for tick in across.ticks(6):
-        yield f'<text x="{across.at(tick):.1f}" y="{HEIGHT - _BOTTOM + 18}" text-anchor="middle">{tick:g}</text>'
+        yield svg.text(f"{tick:g}", across.at(tick), HEIGHT - _BOTTOM + 18)
     for side, of, *_ in sides:
         line = side.line
         if line.low:
-            edge = f"{places(line.sizes, line.high)} {places(line.sizes[::-1], line.low[::-1])}"
-            yield f'<polygon class="band{of}" points="{edge}"/>'
+            yield svg.band(f"band{of}", places(line.sizes, line.high), places(line.sizes, line.low))
     for side, of, *_ in sides:
         if side.line.sizes:
-            yield f'<polyline class="line{of}" points="{places(side.line.sizes, side.line.ns)}"/>'
+            yield svg.line(f"line{of}", places(side.line.sizes, side.line.ns))
     for side, of, whose, aside in sides:
         points = side.points
         for number, (size, ns) in enumerate(zip(points.sizes, points.ns, strict=True)):
@@ -143,22 +108,6 @@ def _drawn(axis: str, new: PlottedSide, base: PlottedSide | None, logarithmic: b
             if points.low:
                 low, high = points.low[number], points.high[number]
                 said += f" [{format_quantity(low, 'ns')}, {format_quantity(high, 'ns')}]"
-                yield f'<path class="whisker{of}" d="M{x:.1f},{up.at(low):.1f}V{up.at(high):.1f}"/>'
-            yield (
-                f'<circle class="point{of}" cx="{x:.1f}" cy="{up.at(ns):.1f}" r="3.5">'
-                f"<title>{escape(visible(said))}</title></circle>"
-            )
-    middle = (WIDTH + _LEFT) // 2
-    yield f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{escape(visible(axis))}</text>'
-
-
-def _by_powers(low: float, high: float, most: int) -> list[float]:
-    """Values of 1, 2 or 5 times a power of ten within a range, or fewer; within a narrow one, even steps.
-
-    >>> _by_powers(1.8, 64, 6), _by_powers(3, 20000, 4), _by_powers(12, 19, 4)
-    ([2.0, 5.0, 10.0, 20.0, 50.0], [10.0, 100.0, 1000.0, 10000.0], [12.0, 14.0, 16.0, 18.0])
-    """
-    powers = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
-    fine = [factor * power for power in powers for factor in (1, 2, 5) if low <= factor * power <= high]
-    found = fine if len(fine) <= most else [power for power in powers if low <= power <= high]
-    return found[:: -(-len(found) // most)] if len(found) > 1 else ticks(low, high, most)
+                yield svg.rule(f"whisker{of}", x, up.at(low), up.at(high))
+            yield svg.dot(f"point{of}", x, up.at(ns), 3.5, said)
+    yield svg.text(axis, (WIDTH + _LEFT) / 2, HEIGHT - 8)

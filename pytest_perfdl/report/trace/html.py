@@ -24,9 +24,9 @@ from pytest_perfdl.analysis.ranks.timeline import timeline
 from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.model.units import format_quantity
-from pytest_perfdl.report import templating
+from pytest_perfdl.report import svg, templating
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.ticks import ticks
+from pytest_perfdl.report.svg import Axis
 from pytest_perfdl.report.trace.json import TOTALS, to_json
 from pytest_perfdl.report.trace.rank_chart import BINS, MOST_ROWS, chosen_steps, legend, rank_chart
 from pytest_perfdl.report.trace.ranks import (
@@ -134,30 +134,21 @@ def memory_curve(device: DeviceTimeline) -> Markup | None:
     bucket = np.minimum((time - start) * POINTS // span, POINTS - 1)
     first = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
     highest = np.maximum.reduceat(allocated, first)
-    low, high = min(0, int(highest.min())), max(1, int(highest.max()))
-
-    def y(value: float) -> float:
-        return _HEIGHT - (value - low) / (high - low) * _HEIGHT
-
-    x = bucket[first] / POINTS * _WIDTH
-    points = " ".join(f"{left:.1f},{y(value):.1f}" for left, value in zip(x.tolist(), highest.tolist(), strict=True))
-    lines = Markup("").join(
-        Markup(
-            '<line class="tick" x1="0" x2="{0}" y1="{1:.1f}" y2="{1:.1f}"/><text x="4" y="{2:.1f}">{3}</text>'
-        ).format(_WIDTH, y(value), y(value) - 3, format_quantity(value, "B"))
-        for value in ticks(low, high, most=3)
-        if value
-    )
-    peak = (device.peak_allocated_at_ns - start) / span * _WIDTH
-    mark = Markup('<line class="median" x1="{0:.1f}" x2="{0:.1f}" y1="0" y2="{1}"/>').format(peak, _HEIGHT)
-    end = Markup('<text x="{}" y="{}" class="end">{}</text>').format(_WIDTH, _HEIGHT + 14, format_quantity(span, "ns"))
+    across = Axis(0, span, 0, _WIDTH)
+    up = Axis(min(0, int(highest.min())), max(1, int(highest.max())), _HEIGHT, 0)
+    parts = []
+    for value in filter(None, up.ticks(3)):
+        parts.append(svg.path("tick", f"M0,{up.at(value):.1f}H{_WIDTH}"))
+        parts.append(svg.text(format_quantity(value, "B"), 4, up.at(value) - 3, anchor=""))
+    x = (bucket[first] / POINTS * _WIDTH).tolist()
+    parts.append(svg.line("", [(left, up.at(value)) for left, value in zip(x, highest.tolist(), strict=True)]))
+    parts.append(svg.rule("median", across.at(device.peak_allocated_at_ns - start), 0, _HEIGHT))
+    parts.append(svg.text(format_quantity(span, "ns"), _WIDTH, _HEIGHT + 14, anchor="end"))
     label = (
         f"Allocated memory ({device.device}) over {format_quantity(span, 'ns')}: "
         f"peak {format_quantity(device.peak_allocated_bytes, 'B')}"
     )
-    return Markup(
-        '<svg class="curve" role="img" aria-label="{}" viewBox="0 0 {} {}">{}<polyline points="{}"/>{}{}</svg>'
-    ).format(label, _WIDTH, _HEIGHT + _AXIS, lines, points, mark, end)
+    return svg.picture("curve", label, _WIDTH, _HEIGHT + _AXIS, parts)
 
 
 def table(rows: Sequence[Any], steps: int, *properties: str) -> list[dict[str, Any]]:

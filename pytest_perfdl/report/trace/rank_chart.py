@@ -14,7 +14,8 @@ from markupsafe import Markup
 from pytest_perfdl.analysis.ranks import Collective, RankFigures
 from pytest_perfdl.analysis.ranks.timeline import CLASSES, Timeline
 from pytest_perfdl.model.units import format_quantity
-from pytest_perfdl.report.ticks import ticks
+from pytest_perfdl.report import svg
+from pytest_perfdl.report.svg import Axis
 from pytest_perfdl.report.trace.ranks import straggler_place
 from pytest_perfdl.report.waits import ALIKE
 
@@ -70,56 +71,46 @@ def rank_chart(timeline: Timeline, figures: RankFigures, shown: Sequence[int]) -
     bar = round(row * 0.75)
     marked = straggler_place(figures)
     bottom = _TOP + row * len(shown)
-    span = timeline.end_ns - timeline.start_ns
+    across = Axis(timeline.start_ns, timeline.end_ns, _LEFT, _LEFT + _WIDTH)
     names: list[Markup] = []
     parts: list[Markup] = []
     for at, place in enumerate(shown):
         top, name = _TOP + at * row, f"rank {figures.ranks[place].rank}"
         if place == marked:
-            band = Markup('<rect class="marked" x="0" y="{}" width="{}" height="{}"/>')
-            names.append(band.format(top, _NAMES, row))
-            parts.append(band.format(top, _LEFT + _WIDTH, row))
+            names.append(svg.box("marked", 0, top, _NAMES, row))
+            parts.append(svg.box("marked", 0, top, _LEFT + _WIDTH, row))
             name = f"▸ {name}"
-        names.append(
-            Markup('<text class="{}" x="{}" y="{:g}">{}</text>').format(
-                "name marked" if place == marked else "name", _NAMES - 6, top + row * 0.68, name
-            )
-        )
+        names.append(svg.text(name, _NAMES - 6, top + row * 0.68, "marked" if place == marked else "", anchor="end"))
     bin_width = _WIDTH / timeline.codes.shape[1]
     for code, kind in enumerate(CLASSES):
         height = max(2, round(bar * _HEIGHT[kind]))
-        path = "".join(
+        drawn = "".join(
             f"M{_LEFT + first * bin_width:.1f} {_TOP + at * row + (row + bar) / 2 - height:g}"
             f"h{(last - first) * bin_width:.1f}v{height}h-{(last - first) * bin_width:.1f}z"
             for at, place in enumerate(shown)
             for first, last in _runs(timeline, place, code)
         )
-        if path:
-            parts.append(Markup('<path class="of-{}" d="{}"/>').format(kind, path))
-    parts += _steps(timeline, shown, row)
-    drawn = _collectives(timeline, figures)
-    parts += _starts(drawn, timeline, figures, shown, row)
-    for tick in ticks(0, span, most=6):
-        x = _LEFT + tick / span * _WIDTH
-        text = format_quantity(tick, "ns") if tick else "0"
-        parts.append(
-            Markup('<path class="tick" d="M{0:.1f} {1}v4"/><text class="axis" x="{0:.1f}" y="{2}">{3}</text>').format(
-                x, bottom, bottom + 17, text
-            )
-        )
+        if drawn:
+            parts.append(svg.path(f"of-{kind}", drawn))
+    parts += _steps(timeline, across, shown, row)
+    collectives = _collectives(timeline, figures)
+    parts += _starts(collectives, across, figures, shown, row)
+    since = Axis(0, timeline.end_ns - timeline.start_ns, across.start, across.end)
+    for tick in since.ticks(6):
+        parts.append(svg.rule("tick", since.at(tick), bottom, bottom + 4))
+        parts.append(svg.text(format_quantity(tick, "ns") if tick else "0", since.at(tick), bottom + 17))
     numbers = timeline.steps
     which = f"step {numbers[0]}" if len(numbers) == 1 else f"steps {numbers[0]} to {numbers[-1]}"
     if numbers[0] < 0:
         which = "the whole trace"
     title = f"Ranks on one time axis, {which} of the trace" if numbers[0] >= 0 else f"Ranks on one time axis, {which}"
     label = f"{title}: {len(shown)} rows, one for each rank; the table of ranks has the numbers"
-    svg = Markup('<svg class="ranks" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
-        label, _LEFT + _WIDTH + _RIGHT, bottom + 24, Markup("").join(parts)
+    return RankChart(
+        svg.picture("ranks names", "", _NAMES, bottom + 24, names),
+        svg.picture("ranks", label, _LEFT + _WIDTH + _RIGHT, bottom + 24, parts),
+        title,
+        _note(timeline, figures, collectives, marked is not None, len(shown)),
     )
-    beside = Markup('<svg class="ranks names" aria-hidden="true" viewBox="0 0 {} {}">{}</svg>').format(
-        _NAMES, bottom + 24, Markup("").join(names)
-    )
-    return RankChart(beside, svg, title, _note(timeline, figures, drawn, marked is not None, len(shown)))
 
 
 def _note(timeline: Timeline, figures: RankFigures, drawn: Sequence[Collective], marked: bool, shown: int) -> str:
@@ -145,18 +136,14 @@ def _runs(timeline: Timeline, place: int, code: int) -> Iterator[tuple[int, int]
     yield from zip(edges[::2], edges[1::2], strict=True)
 
 
-def _steps(timeline: Timeline, shown: Sequence[int], row: int) -> Iterator[Markup]:
+def _steps(timeline: Timeline, across: Axis, shown: Sequence[int], row: int) -> Iterator[Markup]:
     """A mark where a step begins on each rank, and its number above."""
     if timeline.steps[0] < 0:
         return
-    span = timeline.end_ns - timeline.start_ns
-    scale = _WIDTH / span
     for number, opens in zip(timeline.steps, timeline.opens_ns, strict=True):
-        x = [_LEFT + (int(opens[place]) - timeline.start_ns) * scale for place in shown]
-        path = "".join(f"M{left:.1f} {_TOP + at * row}v{row}" for at, left in enumerate(x))
-        yield Markup('<path class="step" d="{}"/><text class="step" x="{:.1f}" y="{}">step {}</text>').format(
-            path, x[0] + 3, _TOP - 6, number
-        )
+        x = [across.at(int(opens[place])) for place in shown]
+        yield svg.path("step", "".join(f"M{left:.1f} {_TOP + at * row}v{row}" for at, left in enumerate(x)))
+        yield svg.text(f"step {number}", x[0] + 3, _TOP - 6, "step", anchor="")
 
 
 def _collectives(timeline: Timeline, figures: RankFigures) -> list[Collective]:
@@ -170,22 +157,21 @@ def _collectives(timeline: Timeline, figures: RankFigures) -> list[Collective]:
 
 
 def _starts(
-    drawn: Sequence[Collective], timeline: Timeline, figures: RankFigures, shown: Sequence[int], row: int
+    drawn: Sequence[Collective], across: Axis, figures: RankFigures, shown: Sequence[int], row: int
 ) -> Iterator[Markup]:
     """A line through the starts of each collective on its ranks."""
-    scale = _WIDTH / (timeline.end_ns - timeline.start_ns)
     at = {figures.ranks[place].rank: position for position, place in enumerate(shown)}
     path = []
     for each in drawn:
         known = [(rank, start) for rank, start in zip(each.ranks, each.start_ns, strict=True) if rank in at]
         points = [
-            f"{_LEFT + (start - timeline.start_ns) * scale:.1f} {_TOP + (at[rank] + 0.5) * row:g}"
+            f"{across.at(start):.1f} {_TOP + (at[rank] + 0.5) * row:g}"
             for rank, start in sorted(known, key=lambda pair: at[pair[0]])
         ]
         if len(points) > 1:
             path.append("M" + "L".join(points))
     if path:
-        yield Markup('<path class="starts" d="{}"/>').format("".join(path))
+        yield svg.path("starts", "".join(path))
 
 
 def legend() -> list[tuple[str, str, Markup]]:
@@ -193,9 +179,7 @@ def legend() -> list[tuple[str, str, Markup]]:
     found = []
     for kind in CLASSES:
         height = max(2, round(14 * _HEIGHT[kind]))
-        swatch = Markup(
-            '<svg class="ranks swatch" aria-hidden="true" width="22" height="14" viewBox="0 0 22 14">'
-            '<path class="of-{}" d="M0 {}h22v{}h-22z"/></svg>'
-        ).format(kind, 14 - height, height)
-        found.append((kind, NAMES[kind], swatch))
+        swatch = svg.box(f"of-{kind}", 0, 14 - height, 22, height)
+        picture = svg.picture("ranks swatch", "", 22, 14, [swatch], sized=True)
+        found.append((kind, NAMES[kind], picture))
     return found

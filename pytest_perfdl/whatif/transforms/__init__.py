@@ -1,4 +1,6 @@
-"""The optimizations that come with the package, one family per file. Importing this package registers them.
+"""The optimizations that come with the package, one family per file.
+
+Importing this package registers them, so what finds them by name is here.
 
 - `precision` and `layout` change the element type and the memory format.
 - `optimizer`, `launching` and `operators` reduce the number of operators and launches.
@@ -8,6 +10,13 @@
 - `parallel` and `collectives` distribute work over devices, `ranks` and `buckets` change a job of several ranks.
 """
 
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+from pytest_perfdl.whatif.transform import TRANSFORMS, Transform, quantity
 from pytest_perfdl.whatif.transforms import (
     buckets,
     collectives,
@@ -25,8 +34,10 @@ from pytest_perfdl.whatif.transforms import (
 )
 
 __all__ = [
+    "TRANSFORMS",
     "buckets",
     "collectives",
+    "find",
     "launching",
     "layout",
     "loading",
@@ -34,8 +45,56 @@ __all__ = [
     "operators",
     "optimizer",
     "parallel",
+    "parameters",
     "precision",
     "ranks",
     "sizes",
     "waiting",
 ]
+
+
+def find(name: str) -> Transform:
+    """A transform by name: one that comes with the package, or a user's.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name; the message lists them.
+    """
+    if name not in TRANSFORMS:
+        raise ValueError(f"there is no optimization {name!r}; known optimizations: {', '.join(sorted(TRANSFORMS))}")
+    return TRANSFORMS[name]
+
+
+def parameters(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Parameters of a transform as the command line has them; rates and sizes with units, such as 25GB.
+
+    Raises
+    ------
+    ValueError
+        If it has no such parameter, one without a default is not given, or a text is not of its type.
+    """
+    function = find(name)
+    signature = list(inspect.signature(function).parameters.values())[1:]
+    names = [each.name for each in signature]
+    hints = get_type_hints(function)
+    for given in texts:
+        if given not in names:
+            known = f"known parameters: {', '.join(names)}" if names else f"{name} has no parameters"
+            raise ValueError(f"{name} has no parameter {given!r}; {known}")
+    for each in signature:
+        if each.default is each.empty and each.name not in texts:
+            raise ValueError(f"{name} needs a parameter: write {name}:{each.name}=...")
+    return {given: _value(name, given, text, str(hints[given])) for given, text in texts.items()}
+
+
+def _value(name: str, given: str, text: str, hint: str) -> Any:
+    try:
+        if "bool" in hint:
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+        if "float" in hint:
+            return quantity(text)
+        return int(text) if "int" in hint else text
+    except (ValueError, KeyError):
+        kind = "yes or no" if "bool" in hint else "a number" if "float" in hint else "a whole number"
+        raise ValueError(f"{name}:{given}={text}: expected {kind}") from None

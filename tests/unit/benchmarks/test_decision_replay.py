@@ -9,20 +9,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.stopping_rule import Spent
 from pytest_perfdl.judge.stored_repeats import MOST_REPEATS
 from unit.benchmarks.recorded_runs import HERE, MILLISECOND, USUAL, measured, noisy, recording
 
-import before  # isort: skip (recorded_runs makes these importable)
-import noises  # isort: skip
+import noises  # isort: skip (recorded_runs makes these importable)
 import ours  # isort: skip
 import replay  # isort: skip
 import recording as kept  # isort: skip
 import synthetic  # isort: skip
-import twin  # isort: skip
 from recording import Cell  # isort: skip
 from rules import RULES  # isort: skip
 from shortcut import Shortcut  # isort: skip
@@ -194,7 +191,6 @@ class TestOurs:
             return Round(drawn.order, *sides), seconds
 
         assert ours.Perf().decide(means).verdict == "regressed"
-        assert twin.Twin().decide(means).verdict == "regressed"
 
     @pytest.mark.parametrize("level, verdict", [(10, "inconclusive"), (13, "regressed")], ids=["same", "slower"])
     def test_unpaired(self, rng, level, verdict):
@@ -246,33 +242,6 @@ class TestShortcut:
         assert asked < len(rounds) / 2
 
 
-class TestTwin:
-    @pytest.mark.parametrize("rounds", [1, 5, 12, 30])
-    def test_p_is_that_of_the_exact_test(self, rng, rounds):
-        for _ in range(5):
-            seen = rng.standard_normal(rounds) + 0.3
-            assert twin.p_above(seen) == pytest.approx(
-                stats.wilcoxon(seen, alternative="greater", method="exact").pvalue
-            )
-
-    def test_it_fails_at_its_looks_only(self, pool, rng):
-        draw = pool.drawing(0.20, rng)
-        assert [twin.Twin(tests=tests).decide(draw).rounds for tests in (1, 40)] == [11, 18]
-
-    def test_unchanged_code_from_five_rounds_on(self, pool, rng):
-        found = [twin.Twin().decide(pool.drawing(0.0, rng)) for _ in range(10)]
-        assert {each.verdict for each in found} == {"unchanged"}
-        assert min(each.rounds for each in found) == 5
-
-    def test_the_budget_ends_it_as_it_ends_the_gate(self, pool, rng):
-        draw = pool.drawing(0.10, rng)
-        # Five rounds end the budget; suspected, it gets twice as much.
-        slow = twin.Twin().decide(lambda: (draw()[0], 60.0))
-        assert (slow.verdict, slow.rounds, slow.fails) == ("suspect", 10, True)
-        draw = pool.drawing(0.0, rng)
-        assert twin.Twin().decide(lambda: (draw()[0], 110.0)).verdict == "inconclusive"
-
-
 class TestSuites:
     def test_unchanged_suites_raise_no_alarm_and_slower_ones_do(self, pool, monkeypatch):
         alarmed, tests = replay.suites(ours.Perf(tests=4), [pool, pool], 3, 4, [1])
@@ -285,7 +254,7 @@ class TestSuites:
 
 class TestSynthetic:
     def test_jobs_of_a_seed(self):
-        job = synthetic.Job("gate", "normal, 1.6 %", 0.10, 6, 1, 1)
+        job = synthetic.Job("normal, 1.6 %", 0.10, 6, 1, 1)
         found = synthetic.judged(job)
         assert (found.count, found.alarms, found.positive, found.wrong) == (6, 6, 0, 0)
         assert synthetic.judged(job) == found
@@ -304,12 +273,6 @@ class TestSynthetic:
 
         assert after(0.5) < after(0.5, touched=False) < 20
         assert after(0.0) is None
-
-
-class TestBefore:
-    def test_an_earlier_version_that_is_not_there(self):
-        with pytest.raises(before.BeforeError, match=r"git worktree add .* no-such-revision"):
-            before.decide("no-such-revision", [], [0.0], 1, 1)
 
 
 class TestTable:

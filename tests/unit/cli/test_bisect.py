@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from pytest_perfdl.bisect import child
-from pytest_perfdl.bisect.measurements import Measurement
 from pytest_perfdl.cli import main
+from pytest_perfdl.runs.bisect import child
+from pytest_perfdl.runs.bisect.measurements import Measurement
 
 TEST = "tests/test_speed.py::test_step"
 

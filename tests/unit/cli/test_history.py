@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pytest_perfdl.cli import main
-from unit.history.records import TEST, Repository, paired, record, run_file, write
+from unit.runs.history.records import TEST, Repository, paired, record, run_file, write
 from unit.test_schemas import check
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from pytest_perfdl.cli import main, qualify
 from pytest_perfdl.model.errors import RunFailed
-from pytest_perfdl.qualify.log import Log
-from pytest_perfdl.qualify.outcomes import Case, Metric, Outcome
+from pytest_perfdl.runs.qualify.outcomes import Case, Metric, Outcome, log
 
 NAMES = ("a.py::test_a", "b.py::test_b")
 
@@ -101,7 +100,7 @@ def test_it_goes_on_where_it_ended(suite, capsys):
     assert main(["qualify", *SMALL, "--out", "q.jsonl", "tests", "--", "-k", "gpt"]) == 0
     assert [share for share, *_ in asked] == [0.0, 0.03, 0.05, 0.05, 0.0]
     assert [first for _, first, _ in asked] == [True, False, False, True, False]
-    assert {run.arguments for run in Log(qualify.Path("q.jsonl")).read()} == {("tests", "-k", "gpt")}
+    assert {run.arguments for run in log(qualify.Path("q.jsonl")).read()} == {("tests", "-k", "gpt")}
 
     capsys.readouterr()
     assert main(["qualify", *SMALL, "--out", "q.jsonl", "tests", "--", "-k", "gpt"]) == 0
@@ -197,11 +196,11 @@ def test_files_that_cannot_be_continued(suite, capsys, tmp_path):
     assert main(["qualify", "-n", "3", "tests/one"]) == 2
     said = "perf-qualify.jsonl contains runs that were compared otherwise (perf_limits none, not step_time:500%)"
     assert said in capsys.readouterr().err
-    assert len(Log(tmp_path / "perf-qualify.jsonl").read()) == 4
+    assert len(log(tmp_path / "perf-qualify.jsonl").read()) == 4
 
     (tmp_path / "perf-qualify.jsonl").write_text("{}\n")
     assert main(["qualify"]) == 2
-    assert "perf-qualify.jsonl: line 1: not a run" in capsys.readouterr().err
+    assert "perf-qualify.jsonl: line 1 was not written by perfdl qualify" in capsys.readouterr().err
 
 
 def test_a_suite_that_cannot_be_judged_is_one_line(suite, capsys):

@@ -10,8 +10,8 @@ from pytest_perfdl import cli
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.report.json import write_json
 from pytest_perfdl.system.git import git
-from unit.refresh.nights import NEW, OLD, STORED, TEST, UPGRADED, night
 from unit.report import runs as made
+from unit.runs.refresh.nights import NEW, OLD, STORED, TEST, UPGRADED, night
 from unit.test_schemas import check
 
 SLUG = STORED.key.slug

@@ -23,7 +23,7 @@ F = torch.nn.functional
 
 @pytest.fixture(autouse=True)
 def nothing_compiled():
-    """Memory is recorded in other ways once a process has compiled (`compiling.has_compiled`): not so for tests after."""
+    """Memory is recorded in other ways once a process has compiled: not so in the tests that come after."""
     yield
     torch._dynamo.utils.clear_compilation_metrics()
 

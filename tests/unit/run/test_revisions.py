@@ -104,8 +104,8 @@ def test_a_copy_of_what_differs_between_the_sides(tmp_path, file, module, copy):
     outside = ((module, str(sides.site / copy)),)
     where = "/".join(file.split("/")[: -copy.count("/") - 1])
     assert sides.mistaken(outside=outside) == (
-        f"the baseline side imported demo from {sides.site}, so both sides run the same code: install the package in "
-        f"editable mode (pip install -e .), or set pythonpath = {where} in the ini file"
+        f"the baseline side imported {module} from {sides.site}, so both sides run the same code: install the package "
+        f"in editable mode (pip install -e .), or set pythonpath = {where} in the ini file"
     )
     assert "demo" in {*sides.revisions.names(None)[0], *sides.revisions.names(None)[1]}
     sides.write(sides.top, {f"{where}/pyproject.toml": ""})
@@ -214,6 +214,28 @@ def test_what_says_nothing_about_the_code(tmp_path):
         "compiled code or another process opened notes.txt while the current side ran, which git ignores and"
     )
     assert not sides.revisions.maybe_one_sided(sides.loaded(), sides.loaded(unnoted=names), sides.checkout)
+
+
+@pytest.mark.parametrize(
+    ("place", "changed", "said"),
+    [
+        ("cache/made.py", "demo.py", True),
+        ("other/demo.py", "demo.py", True),
+        ("other/setup_of_it.py", "demo.py", False),
+        ("lib/libkernel.so", "demo.py", False),
+        ("lib/libkernel.so", "kernel.c", True),
+    ],
+    ids=["generated", "another clone", "another project", "library", "library of changed sources"],
+)
+def test_code_outside_that_both_sides_ran(tmp_path, place, changed, said):
+    sides = Sides(tmp_path, {"demo.py": "1", "kernel.c": "1"}, head={changed: "2"})
+    sides.write(tmp_path, {place: "some", "other/pyproject.toml": ""})
+    found, none = sides.loaded(elsewhere=(str(tmp_path / place),)), sides.loaded()
+    text = sides.revisions.shared(found, found, sides.checkout)
+    assert text.startswith(f"both sides ran {tmp_path / place}, which is outside of the repository") is said
+    assert bool(text) is said
+    assert not sides.revisions.shared(found, none, sides.checkout)
+    assert not sides.revisions.shared(none, found, sides.checkout)
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,18 @@ import pytest
 import pytest_perfdl
 from pytest_perfdl.baseline import code, recorded_commit
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.bisect import child, history, prior
 from pytest_perfdl.ci import base, job
 from pytest_perfdl.cli import diff_inputs, prune
-from pytest_perfdl.history import committed
 from pytest_perfdl.machine.fitness import software
 from pytest_perfdl.model.errors import GitError, PerfdlError
 from pytest_perfdl.model.record import Code, Occasion
 from pytest_perfdl.run import definitions, source_diff, waivers
 from pytest_perfdl.run.revisions import Revisions
+from pytest_perfdl.runs.bisect import child, history, prior
+from pytest_perfdl.runs.history import committed
 from pytest_perfdl.system import git
 from pytest_perfdl.workers import checkout
-from unit.history.records import Repository, record
+from unit.runs.history.records import Repository, record
 
 STEP = "def step():\n    return {0}\n\n\ndef other():\n    return {1}\n"
 WAIVER = '[[waiver]]\ntest = "{0}"\nlimit = "12%"\nuntil = 2099-12-01\nwhy = "x"\nwho = "ana"\n'
@@ -245,9 +245,9 @@ READERS = {
         list(recorded_commit.candidates(world.root, by_content(world).code.files)),
         recorded_commit.few(world.root, [by_content(world).code.files], [world.first]),
     ),
-    "bisect/child": kept,
-    "bisect/history": lambda world, _: (commits(world), history.working_tree_state(world.root)),
-    "bisect/prior": lambda world, _: likely(world),
+    "runs/bisect/child": kept,
+    "runs/bisect/history": lambda world, _: (commits(world), history.working_tree_state(world.root)),
+    "runs/bisect/prior": lambda world, _: likely(world),
     "ci/base": lambda world, _: [
         base.find(world.root, each)
         for each in (job.Base("branch"), job.Base("branch", "main"), job.Base("revision", "origin/main"))
@@ -258,7 +258,7 @@ READERS = {
     ],
     "cli/prune": lambda world, _: prune._is_sparse(world.root, "model.py"),
     "cli/refresh": lambda world, _: git.trouble(world.root),
-    "history/committed": lambda world, _: list(committed.measurements(world.root, "baselines", pytest.fail)),
+    "runs/history/committed": lambda world, _: list(committed.measurements(world.root, "baselines", pytest.fail)),
     "machine/fitness/software": lambda world, _: software.history(world.root),
     "run/definitions": lambda world, _: sorted(definitions._listed(world.root, world.first)),
     "run/revisions": lambda world, _: revisions(world),
@@ -312,13 +312,13 @@ def test_no_setting_of_a_user_changes_what_is_read_writes_the_index_or_runs_a_pr
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "plain"))
     plain = all_of(world, tmp_path / "kept")
     # What is compared is not nothing.
-    assert [each.name for each in plain["bisect/history"][0][0].commits[1:]][-1] == history.WORKING_TREE
-    assert plain["bisect/history"][0][1][-1] is None
+    assert [each.name for each in plain["runs/bisect/history"][0][0].commits[1:]][-1] == history.WORKING_TREE
+    assert plain["runs/bisect/history"][0][1][-1] is None
     assert plain["baseline/recorded_commit"][0].commit == plain["baseline/recorded_commit"][1].commit == world.last
     assert plain["ci/base"][0].commit == git.commit_of(world.root, "HEAD~1")
     assert [each.added for each in plain["run/waivers"].waivers] == [False, True]
     assert plain["run/source_diff"][0][0].text == plain["run/source_diff"][1][0].text != ""
-    assert len(plain["history/committed"]) == 5
+    assert len(plain["runs/history/committed"]) == 5
 
     witness, index = tmp_path / "ran", world.root / ".git" / "index"
     files = {name: tmp_path / name for name in ("program", "attributes", "order", "hooks", "hostile")}
@@ -353,15 +353,15 @@ def test_no_setting_of_a_user_changes_what_is_read_writes_the_index_or_runs_a_pr
 @pytest.mark.parametrize(
     "command, readers",
     [
-        ("cat-file", ["baseline/recorded_commit", "bisect/prior", "cli/diff_inputs", "run/waivers", "system/git"]),
+        ("cat-file", ["baseline/recorded_commit", "runs/bisect/prior", "cli/diff_inputs", "run/waivers", "system/git"]),
         ("diff-files", ["baseline/code"]),
-        ("diff-index", ["baseline/files", "baseline/recorded_commit", "bisect/history", "history/committed"]),
-        ("hash-object", ["bisect/history", "history/committed"]),
-        ("log", ["baseline/recorded_commit", "bisect/history", "history/committed"]),
-        ("ls-files", ["baseline/code", "bisect/history", "cli/prune", "history/committed"]),
-        ("ls-tree", ["baseline/code", "baseline/files", "bisect/child", "cli/diff_inputs", "run/waivers"]),
-        ("merge-base", ["bisect/history"]),
-        ("rev-parse", ["bisect/history", "ci/base", "cli/diff_inputs", "history/committed", "run/waivers"]),
+        ("diff-index", ["baseline/files", "baseline/recorded_commit", "runs/bisect/history", "runs/history/committed"]),
+        ("hash-object", ["runs/bisect/history", "runs/history/committed"]),
+        ("log", ["baseline/recorded_commit", "runs/bisect/history", "runs/history/committed"]),
+        ("ls-files", ["baseline/code", "runs/bisect/history", "cli/prune", "runs/history/committed"]),
+        ("ls-tree", ["baseline/code", "baseline/files", "runs/bisect/child", "cli/diff_inputs", "run/waivers"]),
+        ("merge-base", ["runs/bisect/history"]),
+        ("rev-parse", ["runs/bisect/history", "ci/base", "cli/diff_inputs", "runs/history/committed", "run/waivers"]),
         ("worktree", ["workers/checkout"]),
     ],
 )

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.bisect.mixtures import complaints
 from pytest_perfdl.cli.collecting import collect
 from pytest_perfdl.cli.project import Project
+from pytest_perfdl.runs.bisect.mixtures import complaints
 from pytest_perfdl.system import import_path
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command, own_imports, own_path
 from pytest_perfdl.workers.channel import pair

@@ -46,6 +46,22 @@ def test_nothing(seen):
     assert seen("open('../outside.txt').read(); Path('a.txt').exists(); os.listdir()") == []
 
 
+def test_walks_over_all_objects_are_counted(seen):
+    """Frozen objects would be left out of them, so steps that walk are measured with nothing frozen."""
+    code = "import gc; gc.get_objects(); gc.get_referrers(code := []); gc.get_count(); id(code)"
+    assert seen(f"{code}\nopen('abc'[reads.object_walks] + '.txt').read()") == ["c.txt"]
+
+
+def test_code_that_is_run_from_other_folders(seen, tmp_path):
+    """Without being a module: by `runpy`, or by `exec` of a file."""
+    (tmp_path / "outside.py").write_text("1")
+    code = "import runpy; runpy.run_path('../outside.py'); reads.files = reads.elsewhere"
+    found = seen(code)
+    assert "../outside.py" in found
+    assert any(".so" in each for each in found)
+    assert not {"../outside.txt", "a.txt"}.intersection(found)
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -127,8 +127,20 @@ def test_where_a_namespace_package_was_imported_from(tree, tmp_path):
     site = tmp_path / "site-packages"
     found = Origins((), (), "", (("space.ops.core", str(site / "space/ops/core.py")),))
     there = elsewhere(found, [tree / "python"])
-    assert there.names_and_path == f"space from {site}"
-    assert there.packages == [tree / "python/space"]
+    assert there.names_and_path == f"space.ops.core from {site}"
+    assert there.packages == [tree / "python/space/ops/core.py"]
+
+
+def test_distributions_that_share_a_namespace_package_are_told_apart(tree, tmp_path):
+    own, site = tree / "python/space/ours/__init__.py", tmp_path / "site-packages"
+    own.parent.mkdir(parents=True)
+    own.write_text("own")
+    files = ("ours/__init__.py", "theirs/__init__.py", "theirs/a.py", "theirs/b.py")
+    names = {file: f"space/{file}".removesuffix("/__init__.py").removesuffix(".py").replace("/", ".") for file in files}
+    outside = tuple((name, str(site / "space" / file)) for file, name in names.items())
+    there = elsewhere(Origins((), (), "", outside), [tree / "python"])
+    assert there.names_and_path == f"space.ours from {site}"
+    assert there.packages == [own.parent]
 
 
 def test_modules_of_a_worktree_within_the_tree_are_not_its_own(tree, load):
@@ -156,7 +168,7 @@ def test_what_was_read_is_said_by_side(tree, tmp_path, load):
     (tree / ".git/perfdl/w.so").write_text("built for the checkout")
     paths = {str(tree / "b.txt"), str(tree / ".git/perfdl/w.so"), str(base / "a.txt"), str(tmp_path / "gone.txt")}
     unnoted = {str(base / "c.txt"), str(base / "a.txt"), str(tree / "a.txt")}
-    reads = types.SimpleNamespace(files=lambda: paths, unnoted=lambda: unnoted)
+    reads = types.SimpleNamespace(files=lambda: paths, unnoted=lambda: unnoted, elsewhere=set)
     found = origins(str(base), str(tree), (), "", reads)
     assert (found.files, found.borrowed, found.unnoted) == (("a.txt",), ("b.txt",), ("c.txt",))
     found = origins(str(tree), str(base), (), "", reads)
@@ -166,15 +178,31 @@ def test_what_was_read_is_said_by_side(tree, tmp_path, load):
     assert origins(str(tree), "", (), "").unnoted is None
 
 
+def test_code_of_neither_side_is_reported(tree, tmp_path, load):
+    places = [
+        tmp_path / name for name in ("cache/made.py", "cache/script.py", "plugin.py", "lib/libkernel.so", "gone.py")
+    ]
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "cache").mkdir()
+    for place in places[:-1]:
+        place.write_text("some")
+    python = f"{sys.base_prefix}/lib/libpython.so"
+    made, script, plugin, library, _ = map(str, places)
+    load({"made": places[0], "plugin": places[2], "demo": tree / "src/demo/core.py"})
+    opened = {script, library, *map(str, places), str(tree / "src/demo/core.py"), types.__file__, pytest.__file__}
+    reads = types.SimpleNamespace(files=set, unnoted=set, elsewhere=lambda: {*opened, "/usr/lib/libm.so.6", python})
+    assert origins(str(tree), "", (), "", reads, besides=[plugin]).elsewhere == (made, script, library)
+
+
 def test_modules_without_a_version_leave_the_record_incomplete(tree, tmp_path, load):
     """A sibling project on PYTHONPATH, or installed editable: its version stays when its code changes."""
     subprocess.run(["git", "init", "-q", str(tree)], check=True)
     loose = tmp_path / "sibling/other/__init__.py"
     files = {"other": loose, "numpy": tmp_path / "site-packages/numpy/__init__.py", "demo": tree / "src/demo/core.py"}
     load({**files, "_sysconfigdata_x": f"{sysconfig.get_path('stdlib')}/_sysconfigdata_x.py", "json": "/elsewhere.py"})
-    reads = types.SimpleNamespace(files=set, unnoted=set)
+    reads = types.SimpleNamespace(files=set, unnoted=set, elsewhere=set)
     found = origins(str(tree), "", (), "", reads)
     assert (found.unnoted, found.packages) == ((str(loose),), ("_sysconfigdata_x", "numpy", "other"))
     assert measured_code(tree, found.files, (), unnoted=found.unnoted).code.left_out == 1
-    reads = types.SimpleNamespace(files=set, unnoted=lambda: None)
+    reads = types.SimpleNamespace(files=set, unnoted=lambda: None, elsewhere=set)
     assert origins(str(tree), "", (), "", reads).unnoted is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from pytest_perfdl.model.record import (
     metric_name,
     row_name,
 )
-from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.stats.quantiles import quantile
 
 if TYPE_CHECKING:
@@ -417,11 +418,13 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
                 "invalid", "tracer", f"{where}{timed.tracer} is active in the measured process and slows down Python"
             )
         if not result.settled.settled:
+            spread, steps = abs(result.settled.spread), plural(result.settled.steps, "warm-up step")
+            changed = f"step time changed by {spread:.0%} between blocks of steps after {steps}"
+            unknown = f"{steps} cannot show whether step time still changes"
             yield Finding(
                 "note",
                 "unsettled",
-                f"{where}step time changed by {abs(result.settled.spread):.0%} between blocks of steps after "
-                f"{result.settled.steps} warm-up steps: use more warm-up steps (--perf-warmup)",
+                f"{where}{changed if math.isfinite(spread) else unknown}: use more warm-up steps (--perf-warmup)",
             )
         if timed.compiles:
             yield Finding("note", RECOMPILED, where + compiling.told(timed.compiles))

@@ -183,8 +183,11 @@ def _unit(seconds: float) -> int:
     return int(10 ** max(0, math.floor(math.log10(max(seconds, 1.0))) - 1))
 
 
-def reduction_note(wanted: Sizes, sizes: Sizes, step_ns: int) -> str:
-    """Which numbers of steps were reduced, and why, in one line; empty if none were."""
+def reduction_note(wanted: Sizes, sizes: Sizes, step_ns: int, start: float = 0.0) -> str:
+    """Which numbers of steps were reduced, and why, in one line; empty if none were.
+
+    `start` is how many seconds a process takes up to its first step, if that is more than its steps may take.
+    """
     parts = [
         f"{now} of {before} {what}"
         for what, now, before in (
@@ -196,9 +199,11 @@ def reduction_note(wanted: Sizes, sizes: Sizes, step_ns: int) -> str:
     ]
     if not parts:
         return ""
+    starting = f", and starting a process {format_quantity(start * 1e9, 'ns')}" if start else ""
     return (
         f"the time budget (--perf-budget) allows only {', '.join(parts)}, because one step takes "
         f"{format_quantity(float(step_ns), 'ns')}"
+        f"{starting}"
     )
 
 
@@ -212,10 +217,13 @@ class Pace:
     step_ns
         What the steps of each call take, of the slower side, where that is known beforehand. Where it is not, the
         warm-up of a round says it, and its timed steps do for those after it.
+    start
+        Seconds up to the first step of a process.
     """
 
-    def __init__(self, seconds: float = math.inf, step_ns: Mapping[str, int] | None = None) -> None:
+    def __init__(self, seconds: float = math.inf, step_ns: Mapping[str, int] | None = None, start: float = 0.0) -> None:
         self._seconds = seconds
+        self._start = start if start > seconds else 0.0
         self._known = dict(step_ns or {})
         self._warm: dict[str, tuple[int, int]] = {}
         self._agreed: dict[str, Sizes] = {}
@@ -247,7 +255,7 @@ class Pace:
             step_ns = self._known.get(call, step_ns)
             sizes = within(wanted, period, step_ns, self._share(call), besides=besides)
             self._agreed[call] = replace(sizes, warmup=min(wanted.warmup, ran))
-            self.note = self.note or reduction_note(wanted, self._agreed[call], step_ns)
+            self.note = self.note or reduction_note(wanted, self._agreed[call], step_ns, self._start)
         return self._agreed[call]
 
     def timed(self, call: str, step_ns: int) -> None:

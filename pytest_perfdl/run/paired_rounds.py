@@ -368,7 +368,8 @@ def _pace(budget: float, shown: tuple[Shown, Shown] | None) -> Pace:
     step_ns: dict[str, int] = {}
     for call in (call for side in shown for call in side.calls):
         step_ns[call.name] = max(step_ns.get(call.name, 0), call.step_ns)
-    return Pace(seconds_of_steps(budget, max(side.start_seconds for side in shown)), step_ns)
+    start = max(side.start_seconds for side in shown)
+    return Pace(seconds_of_steps(budget, start), step_ns, start)
 
 
 def _ranks_of(results: Sequence[SideResult]) -> dict[str, ProfiledRanks]:

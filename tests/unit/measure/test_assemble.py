@@ -1,5 +1,6 @@
 """Answers of several workers become one record; the expected figures are worked out by hand."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -335,7 +336,8 @@ def test_repeats_that_make_other_calls_are_no_repeats():
     "part, code, words",
     [
         ({"timed": timed(1, 1, tracer="coverage")}, ("invalid", "tracer"), "coverage is active"),
-        ({"settled": Settled(90, settled=False, spread=-0.2)}, ("note", "unsettled"), "after 90 warm-up steps"),
+        ({"settled": Settled(90, settled=False, spread=-0.2)}, ("note", "unsettled"), "by 20% between blocks of steps"),
+        ({"settled": Settled(1, settled=False, spread=math.inf)}, ("note", "unsettled"), "1 warm-up step cannot show"),
         (
             {"timed": timed(1, 1, compiles=("step 2: f (k == 3)",))},
             ("note", "recompiled"),

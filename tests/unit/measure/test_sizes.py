@@ -27,6 +27,14 @@ def test_cheap_steps_are_what_the_test_asks_for():
     assert reduction_note(wanted, wanted, 10_000_000) == ""
 
 
+def test_the_reason_for_fewer_steps_is_what_takes_the_time():
+    wanted = full(PLAN, 1, 8)
+    for start, ends in ((0.5, "one step takes 1.000 s"), (6.0, "1.000 s, and starting a process 6.000 s")):
+        pace = Pace(1.0, {"": 10**9}, start)
+        pace.agreed(wanted, 1, "")
+        assert pace.note.endswith(ends)
+
+
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 5.0, 20.0, 60.0, 300.0])
 @pytest.mark.parametrize("period", [1, 4])
 @pytest.mark.parametrize("step_ns", [10**7, 10**8, 10**9, 20 * 10**9])

@@ -31,7 +31,7 @@ MOSTLY = 0.8
 LEAST_SHARE = 0.002
 """Causes below this part of the step's time are not named."""
 LEAST_SHARE_RECORDED = 0.005
-"""The same of two records, whose processes differ by more than those that took turns."""
+"""The same of two records, whose processes differ by more than those of rounds."""
 LEAST_SHARE_UNREPEATED = 0.01
 """The same where these have no repeats that show by how much."""
 LIKELY_SHARE = 0.25

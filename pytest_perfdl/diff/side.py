@@ -64,7 +64,7 @@ class Side:
     origin: Origin | None = None
     """What its traces are like; `None` for what was recorded."""
     recorded: bool = False
-    """Whether its parts are the rows of a record: names alone, of processes that did not take turns with others."""
+    """Whether its parts are the rows of a record: names alone, measured at another time than the other side."""
     empty: bool = False
     """Whether it has no step at all: then its one column is zero, so that there are means."""
 

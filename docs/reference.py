@@ -21,7 +21,8 @@ from pytest_perfdl.cli import _MODULES, _load
 from pytest_perfdl.config import waivers
 from pytest_perfdl.config.marker import KEYWORDS
 from pytest_perfdl.config.options import INI_ONLY, OPTIONS
-from pytest_perfdl.fixture.perf import Comparison, Perf
+from pytest_perfdl.fixture.perf import Perf
+from pytest_perfdl.fixture.requests import Comparison
 from pytest_perfdl.machine.known_problems import KNOWN_PROBLEMS, USES
 from pytest_perfdl.model import record, record_json
 from pytest_perfdl.model.metrics import METRICS, CountedMetric, TimedMetric
@@ -353,16 +354,13 @@ names. By default, the layers are the modules that repeat.
 
 def options() -> str:
     """Every option with its ini key."""
-    rows = [
-        (
-            f"`{option.shown}`",
-            f"`{option.ini}`" if option.ini else "",
-            option.help + (f" ({', '.join(option.choices)})" if option.choices else ""),
-            option.default,
-        )
-        for option in OPTIONS
-    ]
-    only = [(f"`{name}`", kind, text, default or "none") for name, kind, text, default in INI_ONLY]
+    rows: dict[str, list[tuple[str, ...]]] = {"basic": [], "advanced": []}
+    for option in OPTIONS:
+        choices = f" ({', '.join(option.choices)})" if option.choices else ""
+        ini = f"`{option.ini}`" if option.ini else ""
+        rows[option.level].append((f"`{option.shown}`", ini, option.help + choices, option.default))
+    head = ("option", "ini key", "what it does", "default")
+    only = [(f"`{key.name}`", key.kind, key.help, key.default or "none") for key in INI_ONLY]
     return (
         "# Options and ini keys\n\nThe command line overrides the ini file. For limits, budgets, the resolution and "
         "the timeout, the\n[marker](fixture-and-marker.md) overrides the command line and the ini file. For warm-up, "
@@ -373,7 +371,9 @@ def options() -> str:
         "failed, 1 that a test failed, 2 that the run was\ninterrupted, 4 a wrong option or ini key, and 5 that no "
         "perf test was selected. A mistake in one test, such as a\nwrong argument of the marker, fails this test in "
         "its setup.\n\n"
-        + _table(("option", "ini key", "what it does", "default"), rows)
+        + _table(head, rows["basic"])
+        + "\n## Advanced\n\nFew projects need these options, and `pytest --help` does not list them.\n\n"
+        + _table(head, rows["advanced"])
         + "\n## Only in the ini file\n\n"
         + _table(("ini key", "type", "what it is", "default"), only)
     )
@@ -623,7 +623,7 @@ The report folder is `perf-report/` by default:
 
 The baseline of a test is a small file, `baselines/<machine ID>/<test file>/<test>.json`, with schema {record_schema}.
 The contents of a baseline are sorted and rounded. Commit and review baselines. The same folder has the trace of one
-step, unless the ini file sets `perf_baseline_trace = false`.
+step.
 
 Times are compared only on equal hardware. So the machine ID names the accelerator, the CPU model, the instruction set,
 the threads, and the number of cores (fewer if a container has a CPU quota). A baseline file contains one record:

@@ -11,29 +11,28 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import re
-import resource
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(ROOT / "tests")]
 
-from making import counted, record, rows, timed  # noqa: E402 (the path comes first)
+from common.processes import checked, perfdl
+from making import counted, record, rows, timed
 
-from pytest_perfdl.baseline.files import Store  # noqa: E402
-from pytest_perfdl.config.settings import header, resolve  # noqa: E402
-from pytest_perfdl.model.record import Code, Key, Occasion  # noqa: E402
-from pytest_perfdl.model.units import plural  # noqa: E402
-from pytest_perfdl.workers.definition import _indexed, definition  # noqa: E402
-from pytest_perfdl.workers.identity import read_file  # noqa: E402
+from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.config.settings import header, resolve
+from pytest_perfdl.model.record import Code, Key, Occasion
+from pytest_perfdl.model.units import plural
+from pytest_perfdl.workers.definition import _indexed, definition
+from pytest_perfdl.workers.identity import read_file
 
 TESTS, TEST_FILES, KEYS, REPEATS, ROWS, FILES = 1000, 20, 3, 10, 40, 30
 
@@ -65,18 +64,10 @@ def made(root: Path, each_file: int = TESTS // TEST_FILES) -> int:
     return path.stat().st_size
 
 
-def least(command: list[str], root: Path, times: int) -> tuple[float, float]:
+def least(command: Sequence[str], root: Path, times: int) -> tuple[float, float]:
     """Seconds and CPU seconds of a command: the least of several."""
-    found = []
-    for _ in range(times):
-        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        found.append((time.perf_counter() - start, cpu))
-    return min(each[0] for each in found), min(each[1] for each in found)
+    found = [checked(command, cwd=root) for _ in range(times)]
+    return min(each.seconds for each in found), min(each.cpu_seconds for each in found)
 
 
 def collecting(root: Path, each_file: int = TESTS // TEST_FILES) -> tuple[float, float]:
@@ -116,7 +107,7 @@ def main() -> None:
         root = Path(work) / "project"
         size = made(root)
         print(f"{TESTS} tests x {KEYS} machine IDs, {size} bytes each")
-        listed = least([sys.executable, "-m", "pytest_perfdl.cli", "list"], root, times)
+        listed = least(perfdl("list"), root, times)
         print(f"perfdl list: {listed[0]:.2f} s ({listed[1]:.2f} CPU seconds)")
         added = min(collecting(root) for _ in range(times))
         print(f"collecting: {1000 * added[0]:.0f} ms ({1000 * added[1]:.0f} ms of CPU)")

@@ -113,7 +113,7 @@ def searched(
     return CommitSearch(history, measure, options, (lambda _: mixed(weights)) if prior else None).run(), str(culprit)
 
 
-def row(kind: Kind, commits: int, count: int, *, prior: bool = False, misleads: bool = False) -> str:
+def row(kind: Kind, commits: int, count: int, *, prior: bool = False, misleads: bool = False) -> Sequence[object]:
     """So many searches, as a row of the table."""
     _, runs = unpack(RECORDED)
     cell = next(each.cell for each in runs if getattr(each, "cell", None) and str(each.cell) == CELL)
@@ -132,6 +132,6 @@ def row(kind: Kind, commits: int, count: int, *, prior: bool = False, misleads: 
     how = "misleading" if misleads else "yes" if prior else "no"
     others = ", ".join(f"{number} {word}" for word, number in sorted(found.items()) if word != "found") or "-"
     return (
-        f"| {kind.name} | {commits} | {how} | {found['found']} of {count} | {others} | "
-        f"{statistics.median(measured):g} | {max(measured)} | {statistics.median(seconds) / 60:.1f} min |"
+        *(kind.name, commits, how, f"{found['found']} of {count}", others),
+        *(f"{statistics.median(measured):g}", max(measured), f"{statistics.median(seconds) / 60:.1f} min"),
     )

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parent / "decision_quality")]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent), str(HERE), str(HERE.parent / "decision_quality")]
 
-import replayed  # noqa: E402
+import replayed
+from common.tables import table
 
-HEAD = (
-    "| culprit | commits | prior | found | other answers | measured, median | most | time, median |\n"
-    "| --- | --- | --- | --- | --- | --- | --- | --- |"
-)
+HEAD = ("culprit", "commits", "prior", "found", "other answers", "measured, median", "most", "time, median")
 
 
 def main() -> None:
@@ -25,13 +24,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20, help="replayed searches of each kind (default: %(default)s)")
     arguments = parser.parse_args()
-    print(HEAD, flush=True)
+    for line in table(HEAD, rows(arguments.count)):
+        print(line, flush=True)
+
+
+def rows(count: int) -> Iterator[Sequence[object]]:
+    """A row for so many searches of each kind."""
     for commits in (64, 256):
         for kind in replayed.KINDS:
-            print(replayed.row(kind, commits, arguments.count), flush=True)
+            yield replayed.row(kind, commits, count)
     for kind in replayed.KINDS:
-        print(replayed.row(kind, 64, arguments.count, prior=True), flush=True)
-        print(replayed.row(kind, 64, arguments.count, prior=True, misleads=True), flush=True)
+        yield replayed.row(kind, 64, count, prior=True)
+        yield replayed.row(kind, 64, count, prior=True, misleads=True)
 
 
 if __name__ == "__main__":

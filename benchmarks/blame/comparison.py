@@ -14,11 +14,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
-from scipy.special import stdtrit  # noqa: E402
-from scoring import SHOWN, Change, Comparison, Named  # noqa: E402
+from scipy.special import stdtrit
+from scoring import SHOWN, Change, Comparison, Named
 
-from pytest_perfdl.judge.blame import explained, located, of_diffs  # noqa: E402
-from pytest_perfdl.judge.round_data import Round, log_ratios, values  # noqa: E402
+from pytest_perfdl.judge.blame import explained, located, of_diffs
+from pytest_perfdl.judge.round_data import Round, log_ratios, values
 
 if TYPE_CHECKING:
     from measuring import Measured

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from planted_change import PACKAGE  # noqa: E402
-from scoring import SHOWN, Change, ComparingError, Comparison, Named, Task  # noqa: E402
-from suite import MODELS, PLANTS  # noqa: E402
+from common.projects import copy, run_pytest
+from planted_change import PACKAGE
+from scoring import SHOWN, Change, Comparison, Named, Task
+from suite import MODELS, PLANTS
 
 TEMPLATE = HERE / "scratch"
-TIMEOUT_SECONDS = 3600.0
-_AUTHOR = ("-c", "user.name=blame", "-c", "user.email=blame@example.org", "-c", "commit.gpgsign=false")
 
 
 class Repository:
@@ -30,26 +24,13 @@ class Repository:
 
     Raises
     ------
-    ComparingError
+    ProjectError
         When git fails.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        ignored = shutil.ignore_patterns("__pycache__", "gitignore")
-        shutil.copytree(TEMPLATE, folder, dirs_exist_ok=True, ignore=ignored)
-        shutil.copy(TEMPLATE / "gitignore", folder / ".gitignore")
-        for arguments in (("init", "--quiet"), ("add", "--all"), ("commit", "--quiet", "-m", "The code")):
-            done = subprocess.run(
-                ["git", *_AUTHOR, *arguments],
-                cwd=folder,
-                env=_environment("GIT_"),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                raise ComparingError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+        copy(TEMPLATE, folder)
 
     def plant(self, name: str) -> None:
         """Make this change in the working tree, and no other; no line moves."""
@@ -62,30 +43,14 @@ class Repository:
 
         Raises
         ------
-        ComparingError
+        ProjectError
             When it ended with anything but a passed or failed test, or wrote no run file.
         """
         self.plant(task.plant)
         started = time.monotonic()
-        with tempfile.TemporaryDirectory() as report:
-            found = Path(report) / "run.json"
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--perf", "--perf-against=HEAD"]
-            command += [f"--perf-json={found}", f"--perf-report={report}", "--perf-traces=none", "--perf-github=off"]
-            command.append(f"tests/test_speed.py::test_step[{task.model}]")
-            done = subprocess.run(
-                command,
-                cwd=self.folder,
-                env={**_environment("PYTEST_", "GITHUB_", "BLAME_"), "PYTHONDONTWRITEBYTECODE": "1"},
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=TIMEOUT_SECONDS,
-            )
-            if done.returncode not in (0, 1) or not found.exists():
-                tail = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
-                raise ComparingError(f"{' '.join(command)}\nended with exit status {done.returncode}:\n{tail}")
-            (test,) = json.loads(found.read_text())["tests"]
-        return outcome(task, test, time.monotonic() - started)
+        test = f"tests/test_speed.py::test_step[{task.model}]"
+        (found,) = run_pytest(self.folder, "--perf", "--perf-against=HEAD", test)
+        return outcome(task, found, time.monotonic() - started)
 
 
 def outcome(task: Task, test: Mapping[str, Any], seconds: float) -> Comparison:
@@ -123,7 +88,3 @@ def outcome(task: Task, test: Mapping[str, Any], seconds: float) -> Comparison:
         seconds=seconds,
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
-
-
-def _environment(*without: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(without)}

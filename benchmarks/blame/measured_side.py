@@ -15,10 +15,10 @@ from typing import NoReturn
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE / "scratch" / "src")]
 
-from pytest_perfdl.fixture import Measured  # noqa: E402
-from pytest_perfdl.measure.prepare import prepare  # noqa: E402
-from pytest_perfdl.model.record import MeasurementPlan  # noqa: E402
-from pytest_perfdl.workers.channel import Channel  # noqa: E402
+from pytest_perfdl.fixture import Measured
+from pytest_perfdl.measure.prepare import prepare
+from pytest_perfdl.model.record import MeasurementPlan
+from pytest_perfdl.workers.channel import Channel
 
 PLAN = MeasurementPlan(warmup=15, steps=40)
 """What the plugin measures where nothing else is asked for."""

@@ -22,16 +22,16 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
-from measured_side import PLAN  # noqa: E402
-from scoring import UNCHANGED, ComparingError, Task  # noqa: E402
-from suite import PLANTS  # noqa: E402
+from measured_side import PLAN
+from scoring import UNCHANGED, ComparingError, Task
+from suite import PLANTS
 
-from pytest_perfdl.judge.round_data import Order, Round, orders  # noqa: E402
-from pytest_perfdl.measure.assemble import side_parts, side_values  # noqa: E402
-from pytest_perfdl.measure.commands import CallInfo, explanation, one_side  # noqa: E402
-from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout  # noqa: E402
-from pytest_perfdl.workers.channel import pair  # noqa: E402
-from pytest_perfdl.workers.process import environment  # noqa: E402
+from pytest_perfdl.judge.round_data import Order, Round, orders
+from pytest_perfdl.measure.assemble import side_parts, side_values
+from pytest_perfdl.measure.commands import CallInfo, explanation, one_side
+from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout
+from pytest_perfdl.workers.channel import pair
+from pytest_perfdl.workers.process import environment
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.parts import StepParts

@@ -18,28 +18,28 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE)]
+sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE)]
 
-from scoring import UNCHANGED, ComparingError, Comparison, Mode, Task, keep, latest, read, score, write  # noqa: E402
-from suite import MODELS, PLANTS  # noqa: E402
-from totals import tables  # noqa: E402
+from common import kept
+from common.projects import ProjectError
+from common.tables import write_between
+from scoring import UNCHANGED, ComparingError, Comparison, Mode, Task, keep, latest, read, score, write
+from suite import MODELS, PLANTS
+from totals import tables
 
-from pytest_perfdl.model.units import format_quantity  # noqa: E402
+from pytest_perfdl.model.units import format_quantity
 
 RESULTS = ROOT / "perf-report" / "blame.jsonl"
 MEASURED = ROOT / "perf-report" / "blame"
 """Where rounds are kept."""
 DOCS = ROOT / "docs" / "explanation" / "benchmarks.md"
-BEGIN, END = "<!-- blame-table -->\n", "<!-- /blame-table -->\n"
+MARKERS = ("<!-- blame-table -->", "<!-- /blame-table -->")
 """Between these lines of it the tables stand."""
-DEFAULT_SECONDS = 60.0
-"""What a comparison takes, before any was made."""
 
 
 def plan(mode: Mode, plants: Sequence[str], count: int, unchanged: int) -> list[Task]:
@@ -55,13 +55,10 @@ def plan(mode: Mode, plants: Sequence[str], count: int, unchanged: int) -> list[
 
 def left(todo: Iterable[Task], done: Iterable[Comparison]) -> str:
     """The time that the rest will take, from comparisons of the same mode and model."""
-    known: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for each in done:
-        known[each.task.mode, each.task.model].append(each.seconds)
-    means = {kind: sum(seconds) / len(seconds) for kind, seconds in known.items()}
-    default = sum(means.values()) / len(means) if means else DEFAULT_SECONDS
-    minutes = sum(means.get((task.mode, task.model), default) for task in todo) / 60
-    return f"{minutes / 60:.1f} h left" if minutes > 90 else f"{minutes:.0f} min left"
+    return kept.time_left(
+        ((task.mode, task.model) for task in todo),
+        (((each.task.mode, each.task.model), each.seconds) for each in done),
+    )
 
 
 def words(found: Comparison) -> str:
@@ -127,29 +124,18 @@ def _comparer(options: argparse.Namespace, folder: Path) -> Callable[[Task], Com
 def again(done: Sequence[Comparison], folder: Path) -> list[Comparison]:
     """The comparisons judged anew where their rounds are kept."""
     from comparison import judged
-    from measuring import kept
+    from measuring import kept as measured_before
 
     found = []
     for each in done:
-        measured = kept(each.task, folder) if each.task.mode == "quick" else None
+        measured = measured_before(each.task, folder) if each.task.mode == "quick" else None
         found.append(each if measured is None else score(judged(measured)))
     return found
 
 
-def documented(text: str, found: Sequence[Comparison]) -> str:
-    """A page with these tables between its markers, their headings below the page's own.
-
-    Raises
-    ------
-    ValueError
-        When it has no markers.
-    """
-    before, begins, rest = text.partition(BEGIN)
-    _, ends, after = rest.partition(END)
-    if not begins or not ends:
-        raise ValueError(f"no {BEGIN.strip()} and {END.strip()} to write the tables between")
-    shown = tables(found).replace("## ", "### ").strip()
-    return f"{before}{begins}\n{shown}\n\n{ends}{after}"
+def document(page: Path, found: Sequence[Comparison]) -> None:
+    """Write these tables between the markers of a page, their headings below the page's own."""
+    write_between(page, *MARKERS, f"\n{tables(found).replace('## ', '### ').strip()}\n")
 
 
 def main() -> int:
@@ -160,13 +146,13 @@ def main() -> int:
         done = again(done, options.measured)
         write(options.out, done)
     elif options.docs:
-        DOCS.write_text(documented(DOCS.read_text(), done))
+        document(DOCS, done)
         print(f"wrote {DOCS}")
         return 0
     elif not options.table:
         try:
             make(missing(done, options), done, options)
-        except ComparingError as error:
+        except (ComparingError, ProjectError) as error:
             print(error, file=sys.stderr)
             return 1
     print(tables(latest(done)))

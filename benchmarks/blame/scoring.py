@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -10,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from planted_change import Plant  # noqa: E402
-from suite import PLANTS  # noqa: E402
+from common import kept
+from planted_change import Plant
+from suite import PLANTS
 
 UNCHANGED = ""
 """Stands for no plant where the name of a plant is wanted."""
@@ -131,8 +131,7 @@ def right_name(plant: Plant, cause: Named, wanted_line: str) -> bool:
 
 def read(path: Path) -> list[Comparison]:
     """Comparisons kept so far, scored anew: answers may have been added since."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [score(_from_json(json.loads(line))) for line in lines if line]
+    return [score(_from_json(data)) for data in kept.read(path)]
 
 
 def latest(found: Sequence[Comparison]) -> list[Comparison]:
@@ -141,22 +140,17 @@ def latest(found: Sequence[Comparison]) -> list[Comparison]:
 
 
 def keep(path: Path, found: Comparison) -> None:
-    """Append one comparison in one write, so that an interrupted run leaves nothing behind."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(_line(found))
+    """Append one comparison."""
+    kept.keep(path, asdict(found))
 
 
 def write(path: Path, found: Sequence[Comparison]) -> None:
     """Keep these in place of all others."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text("".join(map(_line, found)))
+    unfinished.unlink(missing_ok=True)
+    for each in found:
+        keep(unfinished, each)
     unfinished.replace(path)
-
-
-def _line(found: Comparison) -> str:
-    return json.dumps(asdict(found)) + "\n"
 
 
 def _from_json(data: dict[str, Any]) -> Comparison:

@@ -15,22 +15,21 @@ import gzip
 import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE.parent / "trace_reading")]
+sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE.parent / "trace_reading")]
 
-from synthetic import write  # noqa: E402
+from common.processes import checked, perfdl
+from synthetic import write
 
-from pytest_perfdl.model.record import Call, Key, MeasurementPlan, Occasion, Record, Row, Series  # noqa: E402
-from pytest_perfdl.model.record_json import to_json  # noqa: E402
+from pytest_perfdl.model.record import Call, Key, MeasurementPlan, Occasion, Record, Row, Series
+from pytest_perfdl.model.record_json import to_json
 
 KERNELS, RUNS, STEPS = 100, 20, 3
 STREAM = 7
@@ -104,19 +103,9 @@ def make_baseline(path: Path, slower: float, seed: int) -> None:
     path.write_text(json.dumps(to_json(record)))
 
 
-def timed(base: Path, new: Path, times: int) -> list[float]:
+def seconds_of(base: Path, new: Path, times: int) -> list[float]:
     """Seconds that each of some `perfdl diff` took."""
-    found = []
-    for _ in range(times):
-        started = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-m", "pytest_perfdl.cli", "diff", str(base), str(new), "--json"],
-            cwd=ROOT,
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        found.append(time.perf_counter() - started)
-    return found
+    return [checked(perfdl("diff", base, new, "--json"), cwd=ROOT).seconds for _ in range(times)]
 
 
 def said(what: str, seconds: Sequence[float], demanded: float) -> str:
@@ -138,7 +127,7 @@ def main() -> int:
             make_baseline(folder / f"{seed}.json", slower, seed)
             make_runs(folder / str(seed), slower, seed)
         for of, ending in (("baselines", ".json"), ("folders of traces", "")):
-            seconds = timed(folder / f"0{ending}", folder / f"1{ending}", options.times)
+            seconds = seconds_of(folder / f"0{ending}", folder / f"1{ending}", options.times)
             print(said(f"{KERNELS} kernels x {RUNS} repeats on each side, {of}", seconds, SMALL_SECONDS), flush=True)
             missed |= statistics.median(seconds) > SMALL_SECONDS
         if not options.small:
@@ -147,7 +136,7 @@ def main() -> int:
                 for seed, path in enumerate(large):
                     write(path, LARGE_EVENTS, seed)
             sizes = " and ".join(f"{path.stat().st_size / 1e6:.0f} MB" for path in large)
-            seconds = timed(*large, options.times)
+            seconds = seconds_of(*large, options.times)
             print(said(f"two traces of {sizes}", seconds, LARGE_SECONDS), flush=True)
             missed |= statistics.median(seconds) > LARGE_SECONDS
     return int(missed)

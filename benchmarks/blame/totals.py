@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "decision_quality")]
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from acceptance import table  # noqa: E402
-from planted_change import Plant  # noqa: E402
-from scoring import UNCHANGED, Comparison, Named  # noqa: E402
-from suite import PLANTS  # noqa: E402
+from common.tables import table
+from planted_change import Plant
+from scoring import UNCHANGED, Comparison, Named
+from suite import PLANTS
 
-from pytest_perfdl.stats.bounds import clopper_pearson  # noqa: E402
+from pytest_perfdl.stats.bounds import clopper_pearson
 
 SMALL, LARGE, LARGEST = 0.01, 0.03, 0.30
 """Effects of 1 % to 30 % count, those of 3 % and more are held to more."""
@@ -68,6 +68,14 @@ def effects(found: Sequence[Comparison]) -> Mapping[str, float]:
     return {plant: statistics.median(values) for plant, values in known.items()}
 
 
+DEMANDED = ("effect", "plants", "right as demanded", "95 % interval", "name", "module", "line", "demanded", "met")
+SHOWN = (
+    *("plant", "model", "what", "changes", "step", "profiled", "right", "name", "module", "line"),
+    *("first cause", "coverage", "residual"),
+)
+STILL = ("model", "comparisons", "name a part", "95 % interval", "demanded", "met", "detectable, median", "what")
+
+
 def tables(found: Sequence[Comparison]) -> str:
     """Everything as Markdown, by mode; a table without comparisons is left out."""
     lines: list[str] = []
@@ -75,15 +83,21 @@ def tables(found: Sequence[Comparison]) -> str:
         mine = [each for each in found if each.task.mode == mode]
         planted = [each for each in mine if each.task.plant in PLANTS]
         if planted:
-            lines += [f"## Planted, {mode}", "", *table(_demanded(planted)), "", *table(_plants(planted)), ""]
+            lines += [
+                f"## Planted, {mode}",
+                "",
+                *table(DEMANDED, _demanded(planted)),
+                "",
+                *table(SHOWN, _plants(planted)),
+                "",
+            ]
         still = [each for each in mine if each.task.plant == UNCHANGED]
         if still:
-            lines += [f"## Unchanged, {mode}", "", *table(_unchanged(still)), ""]
+            lines += [f"## Unchanged, {mode}", "", *table(STILL, _unchanged(still)), ""]
     return "\n".join(lines) if lines else "no comparisons yet\n"
 
 
 def _demanded(found: Sequence[Comparison]) -> Iterator[Sequence[str]]:
-    yield ("effect", "plants", "right as demanded", "95 % interval", "name", "module", "line", "demanded", "met")
     size = effects(found)
     for demand in DEMANDS:
         mine = [each for each in found if demand.of(PLANTS[each.task.plant], size.get(each.task.plant, 0.0))]
@@ -103,10 +117,6 @@ def _demanded(found: Sequence[Comparison]) -> Iterator[Sequence[str]]:
 
 
 def _plants(found: Sequence[Comparison]) -> Iterator[Sequence[str]]:
-    yield (
-        *("plant", "model", "what", "changes", "step", "profiled", "right", "name", "module", "line"),
-        *("first cause", "coverage", "residual"),
-    )
     size = effects(found)
     for name in sorted({each.task.plant for each in found}, key=list(PLANTS).index):
         plant, mine = PLANTS[name], [each for each in found if each.task.plant == name]
@@ -132,7 +142,6 @@ def _plants(found: Sequence[Comparison]) -> Iterator[Sequence[str]]:
 
 
 def _unchanged(found: Sequence[Comparison]) -> Iterator[Sequence[str]]:
-    yield ("model", "comparisons", "name a part", "95 % interval", "demanded", "met", "detectable, median", "what")
     models = sorted({each.task.model for each in found})
     for model in (*models, "all"):
         mine = [each for each in found if model in (each.task.model, "all")]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common.tables import table
 
 from pytest_perfdl.stats.bounds import clopper_pearson
 
@@ -92,11 +98,24 @@ DEMANDS = (
 )
 
 
+DEMANDED = ("what", "found", "95 % interval", "demanded", "met")
+KINDS = ("kind", "side load", "trials", "verdicts", "paired", "median effect", "median seconds")
+
+
 def tables(trials: Sequence[Trial]) -> str:
     """Both tables as Markdown: what is demanded, and what each kind of trial gave."""
     if not trials:
         return "no trials yet"
-    lines = ["## Demanded", "", *table(_demanded(trials)), "", "## Trials", "", *table(_kinds(trials)), ""]
+    lines = [
+        "## Demanded",
+        "",
+        *table(DEMANDED, _demanded(trials)),
+        "",
+        "## Trials",
+        "",
+        *table(KINDS, _kinds(trials)),
+        "",
+    ]
     occasions = {trial.occasion for trial in trials}
     days = {trial.date[:10] for trial in trials}
     lines.append(f"{len(trials)} trials on {len(days)} day(s), with baselines of {len(occasions)} occasion(s).")
@@ -104,7 +123,6 @@ def tables(trials: Sequence[Trial]) -> str:
 
 
 def _demanded(trials: Sequence[Trial]) -> Iterator[Sequence[str]]:
-    yield ("what", "found", "95 % interval", "demanded", "met")
     for demand in DEMANDS:
         mine = [trial for trial in trials if trial.kind in demand.kinds]
         hits = sum(map(demand.hit, mine))
@@ -118,7 +136,6 @@ def _demanded(trials: Sequence[Trial]) -> Iterator[Sequence[str]]:
 
 
 def _kinds(trials: Sequence[Trial]) -> Iterator[Sequence[str]]:
-    yield ("kind", "side load", "trials", "verdicts", "paired", "median effect", "median seconds")
     for kind, load in sorted({(trial.kind, trial.load) for trial in trials}):
         mine = [trial for trial in trials if (trial.kind, trial.load) == (kind, load)]
         counts = Counter(trial.verdict for trial in mine).most_common()
@@ -133,12 +150,3 @@ def _kinds(trials: Sequence[Trial]) -> Iterator[Sequence[str]]:
             f"{effects[len(effects) // 2]:+.1%}" if effects else "-",
             f"{seconds[len(seconds) // 2]:.0f}",
         )
-
-
-def table(rows: Iterator[Sequence[str]]) -> Iterator[str]:
-    """Lines of a Markdown table; the first row is its head."""
-    heads = next(rows)
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'---|' * len(heads)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"

@@ -22,21 +22,21 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 
-import pytest  # noqa: E402
-from ours import NAMES  # noqa: E402
-from recording import Cell, First, Round, append_line  # noqa: E402
-from scratch_project import ScratchProject  # noqa: E402
-from side_load import side_load  # noqa: E402
+import pytest
+from ours import NAMES
+from recording import Cell, First, Round, append_line
+from scratch_project import ScratchProject
+from side_load import side_load
 
-from pytest_perfdl.machine.state import Busy, Load  # noqa: E402
-from pytest_perfdl.measure.commands import SideResult  # noqa: E402
-from pytest_perfdl.model.record import Record  # noqa: E402
-from pytest_perfdl.results.verdict import Judgement  # noqa: E402
-from pytest_perfdl.run import perf_test  # noqa: E402
-from pytest_perfdl.run.confirmation import Confirmation  # noqa: E402
-from pytest_perfdl.run.paired_rounds import Rounds, RoundSide  # noqa: E402
-from pytest_perfdl.workers.checkout import Checkout  # noqa: E402
-from pytest_perfdl.workers.messages import Shown  # noqa: E402
+from pytest_perfdl.machine.state import Busy, Load
+from pytest_perfdl.measure.commands import SideResult
+from pytest_perfdl.model.record import Record
+from pytest_perfdl.results.verdict import Judgement
+from pytest_perfdl.run import perf_test
+from pytest_perfdl.run.confirmation import Confirmation
+from pytest_perfdl.run.paired_rounds import Rounds, RoundSide
+from pytest_perfdl.workers.checkout import Checkout
+from pytest_perfdl.workers.messages import Shown
 
 IDLE_SECONDS = 0.5
 """For which the machine is looked at before a lot."""

@@ -15,11 +15,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE / "scratch" / "src")]
 
-from pytest_perfdl.measure.commands import Reply  # noqa: E402
-from pytest_perfdl.measure.prepare import prepare  # noqa: E402
-from pytest_perfdl.measure.program import Program  # noqa: E402
-from pytest_perfdl.model.record import MeasurementPlan  # noqa: E402
-from pytest_perfdl.workers.channel import Channel  # noqa: E402
+from pytest_perfdl.measure.commands import Reply
+from pytest_perfdl.measure.prepare import prepare
+from pytest_perfdl.measure.program import Program
+from pytest_perfdl.model.record import MeasurementPlan
+from pytest_perfdl.workers.channel import Channel
 
 READY = "ready"
 

@@ -36,11 +36,12 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE)]
+sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE)]
 
-from lots import Jobs, Lot  # noqa: E402
-from measured import READY  # noqa: E402
-from recording import (  # noqa: E402
+from common import kept, projects
+from lots import Jobs, Lot
+from measured import READY
+from recording import (
     PLUGIN_STEPS,
     Cell,
     First,
@@ -53,13 +54,13 @@ from recording import (  # noqa: E402
     read_lines,
     unpack,
 )
-from scratch_project import ScratchProject  # noqa: E402
+from scratch_project import ScratchProject
 
-from pytest_perfdl.judge.round_data import Start  # noqa: E402
-from pytest_perfdl.measure.commands import Finish, Settle, Settled, Time, Timed  # noqa: E402
-from pytest_perfdl.measure.sizes import MOST_WARMUP  # noqa: E402
-from pytest_perfdl.workers.channel import pair  # noqa: E402
-from pytest_perfdl.workers.process import environment  # noqa: E402
+from pytest_perfdl.judge.round_data import Start
+from pytest_perfdl.measure.commands import Finish, Settle, Settled, Time, Timed
+from pytest_perfdl.measure.sizes import MOST_WARMUP
+from pytest_perfdl.workers.channel import pair
+from pytest_perfdl.workers.process import environment
 
 NEIGHBOR = 0.3
 STARTS: tuple[Start, ...] = ("forked", "started")
@@ -179,8 +180,7 @@ def measure_rounds(batch: Sequence[Task], number: int, project: Path, options: a
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(asdict(jobs), file)
         file.flush()
-        left_out = ("PYTEST_", "GITHUB_", "PYTHONDONTWRITEBYTECODE")
-        variables = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+        variables = projects.environment("PYTEST_", "GITHUB_", "PYTHONDONTWRITEBYTECODE")
         command = [sys.executable, str(HERE / "lots.py"), file.name]
         done = subprocess.run(
             command, cwd=project, env=variables, capture_output=True, text=True, check=False, timeout=RUN_SECONDS
@@ -309,10 +309,6 @@ def left(todo: Sequence[Task], runs: Sequence[Run]) -> float:
     return sum(means.get(task.sort, default) for task in todo) + rounds / ROUNDS_OF_A_LOT * begun
 
 
-def _time(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{seconds / 60:.0f} min"
-
-
 def main() -> int:
     """Do what is missing, then pack."""
     options = arguments()
@@ -330,7 +326,7 @@ def main() -> int:
             ] += 1
         for kind, count in kinds.items():
             print(f"{count:6} {kind}")
-        print(f"about {_time(left(todo, runs))}, as far as what was recorded tells")
+        print(f"about {kept.duration(left(todo, runs))}, as far as what was recorded tells")
         return 0
     if not options.pack:
         measure(batches, options)
@@ -353,7 +349,9 @@ def measure(batches: Sequence[tuple[tuple[Task, ...], int]], options: argparse.N
             count += len(tasks)
             rest = [task for later, _ in batches[position + 1 :] for task in later]
             more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
-            print(f"[{count}/{total}] {tasks[0]}{more}, {_time(left(rest, recorded(options)))} left", flush=True)
+            print(
+                f"[{count}/{total}] {tasks[0]}{more}, {kept.duration(left(rest, recorded(options)))} left", flush=True
+            )
 
 
 def arguments() -> argparse.Namespace:

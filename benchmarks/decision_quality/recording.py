@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -15,6 +16,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common.kept import keep, read
 
 from pytest_perfdl.judge.round_data import Order, Start
 from pytest_perfdl.machine.state import Load
@@ -175,15 +180,12 @@ def _measured(data: Mapping[str, Any]) -> Measured:
 
 def read_lines(path: Path) -> list[Run]:
     """Runs kept so far, in the order in which they were made."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [from_json(json.loads(line)) for line in lines if line]
+    return [from_json(data) for data in read(path)]
 
 
 def append_line(path: Path, run: Run) -> None:
-    """Keep one run, in one write, so that an interrupted one leaves nothing behind."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(to_json(run)) + "\n")
+    """Keep one run."""
+    keep(path, to_json(run))
 
 
 def pack(runs: Iterable[Run], machine: Mapping[str, Any], path: Path) -> int:

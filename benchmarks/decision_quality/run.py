@@ -24,11 +24,12 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE)]
+sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE)]
 
-from ours import Outcome, Perf  # noqa: E402
-from recording import Cell, First, Process, Round, Run, unpack  # noqa: E402
-from replay import (  # noqa: E402
+from common.tables import table, write_between
+from ours import Outcome, Perf
+from recording import Cell, First, Process, Round, Run, unpack
+from replay import (
     UNCHANGED,
     Decide,
     NotRecorded,
@@ -40,9 +41,9 @@ from replay import (  # noqa: E402
     suites,
     tally,
 )
-from rules import RULES  # noqa: E402
+from rules import RULES
 
-from pytest_perfdl.model.limits import Limits  # noqa: E402
+from pytest_perfdl.model.limits import Limits
 
 PACKED = HERE / "data" / "recorded.json.gz"
 MARKERS = ("<!-- decision-quality -->", "<!-- /decision-quality -->")
@@ -142,17 +143,17 @@ def _tally(recorded: Recorded, name: str, share: float, decisions: int, seed: tu
     return tally(decide, pools, share, decisions, seed)
 
 
-def table(tallies: Tallies, *, intervals: bool) -> Iterator[str]:
+def shares_table(tallies: Tallies, *, intervals: bool) -> Iterator[str]:
     """Lines of the Markdown table."""
     shares = sorted({share for found in tallies.values() for share in found})
     found_at = (f"+{share:.0%} found" for share in shares[1:])
     heads = ("rule", "false alarms", *found_at, "`unchanged` on unchanged code", "bound", "seconds per test")
-    yield f"| {' | '.join(heads)} |"
-    yield f"|---|{'---:|' * (len(heads) - 1)}"
+    rows = []
     for name, found in tallies.items():
         cells = (cell(found[share], intervals=intervals) if share in found else "" for share in shares)
         taken = seconds([found[share].seconds for share in USUAL if share in found])
-        yield f"| {' | '.join((name, *cells, *statement(found[UNCHANGED]), taken))} |"
+        rows.append((name, *cells, *statement(found[UNCHANGED]), taken))
+    return table(heads, rows, numbers=True)
 
 
 def statement(unchanged: Tally) -> tuple[str, str]:
@@ -281,38 +282,26 @@ def place(machine: Mapping[str, Any]) -> str:
     return f". Machine: {hardware}, torch {machine['torch']}, one thread, {machine['date']}"
 
 
-def into_docs(path: Path, text: str) -> None:
-    """Replace what stands between the markers.
-
-    Raises
-    ------
-    ValueError
-        When the file does not hold each marker once, in order.
-    """
-    old = path.read_text()
-    start, end = MARKERS
-    if old.count(start) != 1 or old.count(end) != 1 or old.index(start) > old.index(end):
-        raise ValueError(f"{path}: expected one {start} and after it one {end}")
-    head, _, rest = old.partition(start)
-    path.write_text(f"{head}{start}\n{text}\n{end}{rest.partition(end)[2]}")
-
-
 def report(recorded: Recorded, tallies: Tallies, *, intervals: bool) -> str:
     """Table and caption."""
-    return "\n".join((*table(tallies, intervals=intervals), "", caption(recorded, tallies)))
+    return "\n".join((*shares_table(tallies, intervals=intervals), "", caption(recorded, tallies)))
 
 
 def alarmed_suites(recorded: Recorded, count: int, tests: int, seed: int, jobs: int = 1) -> Iterator[str]:
     """Whole suites of so many unchanged tests, in every cell."""
-    yield f"| rounds | alarmed of {count} suites of {tests} | alarms | tests that end positive | rounds a test |"
-    yield "|---|---:|---:|---:|---:|"
+    heads = ("rounds", f"alarmed of {count} suites of {tests}", "alarms", "tests that end positive", "rounds a test")
+    yield from table(heads, suite_rows(recorded, count, tests, seed, jobs), numbers=True)
+
+
+def suite_rows(recorded: Recorded, count: int, tests: int, seed: int, jobs: int) -> Iterator[Sequence[object]]:
+    """A row for each cell."""
     with ProcessPoolExecutor(jobs) as executor:
         made = executor.map(_suites, repeat(recorded), recorded.cells, repeat(count), repeat(tests), repeat(seed))
         for chosen, (alarmed, outcomes) in zip(recorded.cells, made, strict=True):
             positive = percent(sum(each.positive for each in outcomes) / len(outcomes))
             alarms = sum(each.fails for each in outcomes)
             rounds = sum(each.rounds for each in outcomes) / len(outcomes)
-            yield f"| {chosen} | {alarmed} | {alarms} | {positive} % | {rounds:.1f} |"
+            yield chosen, alarmed, alarms, f"{positive} %", f"{rounds:.1f}"
 
 
 def _suites(recorded: Recorded, chosen: Cell, count: int, tests: int, seed: int) -> tuple[int, list[Outcome]]:
@@ -350,7 +339,7 @@ def lines(recorded: Recorded, options: argparse.Namespace) -> Iterator[str]:
         tallies = decide_all(part, options.decisions, options.seed, options.jobs)
         text = report(part, tallies, intervals=options.intervals)
         if options.docs:
-            into_docs(ROOT / "docs" / "explanation" / "benchmarks.md", text)
+            write_between(ROOT / "docs" / "explanation" / "benchmarks.md", *MARKERS, text)
         yield from ([f"## {part.workloads[0]}\n"] if options.per_workload else [])
         yield text
 

@@ -3,64 +3,42 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent))
+
+from common import projects
+
 TEMPLATE = HERE / "scratch"
 PLANT = Path("src/trial_package/plant.py")
 TRIALS = "tests/test_speed.py"
 """The perf tests of trials; the others are those that rounds are recorded of."""
-TIMEOUT_SECONDS = 3600.0
 _STAMPS = itertools.count(int(time.time()) - 10**8)
-_AUTHOR = ("-c", "user.name=trials", "-c", "user.email=trials@example.org", "-c", "commit.gpgsign=false")
-
-
-class ProjectError(RuntimeError):
-    """pytest did not measure, or git failed; the message holds what they said."""
 
 
 class ScratchProject:
     """One such repository; a folder that holds one already is taken as it is."""
 
+    recorded_tests: tuple[str, ...] = (TRIALS,)
+    """Those that have baselines."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         if not (folder / ".git").exists():
-            ignored = shutil.ignore_patterns("__pycache__", "gitignore")
-            shutil.copytree(TEMPLATE, folder, dirs_exist_ok=True, ignore=ignored)
-            shutil.copy(TEMPLATE / "gitignore", folder / ".gitignore")
-            self.git("init", "--quiet")
-            self.commit("The code")
+            projects.copy(TEMPLATE, folder)
         self.restore()
 
     def git(self, *arguments: str) -> str:
-        """Run git in it.
-
-        Raises
-        ------
-        ProjectError
-        """
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        command = ["git", *_AUTHOR, *arguments]
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ProjectError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
-        return done.stdout
-
-    def commit(self, message: str) -> None:
-        """Commit everything there is."""
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "-m", message)
+        """Run git in it."""
+        return projects.git(self.folder, *arguments)
 
     def restore(self) -> None:
         """The code as it was committed."""
@@ -101,27 +79,8 @@ class ScratchProject:
         ProjectError
         """
         mode = "append" if self.recorded else "all"
-        self.pytest(f"--perf-update={mode}", f"--perf-repeats={repeats}", TRIALS)
-        self.commit("Baselines" if mode == "all" else "Baselines of another occasion")
-
-    def pytest(self, *arguments: str) -> list[dict[str, Any]]:
-        """Run pytest; the run file's tests.
-
-        Raises
-        ------
-        ProjectError
-            When it ended with anything but passed or failed tests, or wrote no run file.
-        """
-        with tempfile.TemporaryDirectory() as report:
-            found = Path(report) / "run.json"
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--perf-json={found}"]
-            command += [f"--perf-report={report}", "--perf-traces=none", "--perf-github=off", *arguments]
-            done = _run(command, self.folder)
-            if done.returncode not in (0, 1) or not found.exists():
-                tail = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
-                raise ProjectError(f"{' '.join(command)}\nended with exit status {done.returncode}:\n{tail}")
-            tests: list[dict[str, Any]] = json.loads(found.read_text())["tests"]
-        return tests
+        projects.run_pytest(self.folder, f"--perf-update={mode}", f"--perf-repeats={repeats}", *self.recorded_tests)
+        projects.commit(self.folder, "Baselines" if mode == "all" else "Baselines of another occasion")
 
 
 class ExamplesProject(ScratchProject):
@@ -139,6 +98,7 @@ class ExamplesProject(ScratchProject):
         "examples/test_transformers.py::test_train_step",
         "examples/test_transformers.py::test_decode",
     )
+    recorded_tests = (readme, *examples)
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -148,9 +108,7 @@ class ExamplesProject(ScratchProject):
             (folder / "tests").mkdir()
             (folder / "tests" / "test_speed.py").write_text(_readmes_test())
             (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly\n")
-            (folder / ".gitignore").write_text("__pycache__\n")
-            self.git("init", "--quiet")
-            self.commit("The code")
+            projects.commit(folder, "The code")
 
     def restore(self) -> None:
         """The code as it was committed last."""
@@ -168,7 +126,7 @@ class ExamplesProject(ScratchProject):
             if name == "commit":
                 for path in sorted((self.folder / "examples" / "models").glob("*.py")):
                     path.write_text(path.read_text() + "\n")
-                self.commit("Whitespace")
+                projects.commit(self.folder, "Whitespace")
             elif name == "forward":
                 path = self.folder / "tests" / "test_speed.py"
                 old, passes = "model(batch)", " + ".join(["model(batch)"] * (1 + int(value)))
@@ -176,27 +134,7 @@ class ExamplesProject(ScratchProject):
             else:
                 raise KeyError(name)
 
-    def record(self, repeats: int) -> None:
-        """Write and commit baselines, or add repeats of this occasion to those that are there.
-
-        Raises
-        ------
-        ProjectError
-        """
-        mode = "append" if self.recorded else "all"
-        self.pytest(f"--perf-update={mode}", f"--perf-repeats={repeats}", self.readme, *self.examples)
-        self.commit("Baselines" if mode == "all" else "Baselines of another occasion")
-
 
 def _readmes_test() -> str:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     return next(block for block in re.findall(r"(?s)```python\n(.*?)```", text) if "def test_train_step" in block)
-
-
-def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    # Bytecode is kept: where pip compiled none, every worker process would compile torch again.
-    left_out = ("PYTEST_", "GITHUB_", "PYTHONDONTWRITEBYTECODE")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
-    )

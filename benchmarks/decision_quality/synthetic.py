@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,19 +22,20 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE)]
+sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE)]
 
-from noises import NOISES  # noqa: E402
-from noises import rounds as noisy_rounds  # noqa: E402
-from ours import NAMES, Draw, Outcome, Perf  # noqa: E402
-from scipy import stats  # noqa: E402
+from common.tables import table
+from noises import NOISES
+from noises import rounds as noisy_rounds
+from ours import NAMES, Draw, Outcome, Perf
+from scipy import stats
 
-from pytest_perfdl.config.options import BUDGET_SECONDS  # noqa: E402
-from pytest_perfdl.judge.kernels import ALPHA as ROW_ALPHA  # noqa: E402
-from pytest_perfdl.judge.kernels import Rows  # noqa: E402
-from pytest_perfdl.judge.round_data import Round  # noqa: E402
-from pytest_perfdl.judge.stopping_rule import ALPHA  # noqa: E402
-from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL  # noqa: E402
+from pytest_perfdl.config.options import BUDGET_SECONDS
+from pytest_perfdl.judge.kernels import ALPHA as ROW_ALPHA
+from pytest_perfdl.judge.kernels import Rows
+from pytest_perfdl.judge.round_data import Round
+from pytest_perfdl.judge.stopping_rule import ALPHA
+from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL
 
 ROUND_SECONDS = 3.3
 """Of a round of started processes, the mean of what was recorded."""
@@ -217,14 +218,6 @@ def named_after(
         if not judge.promising(made):
             return None
     return None
-
-
-def table(heads: Sequence[str], lines: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Lines of a Markdown table."""
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'---|' * len(heads)}"
-    for line in lines:
-        yield f"| {' | '.join(map(str, line))} |"
 
 
 def main() -> int:

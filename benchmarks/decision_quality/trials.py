@@ -18,12 +18,10 @@ more) have a repository of the examples.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 import zlib
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,11 +29,13 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE)]
+sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE)]
 
-from acceptance import OPERATOR, tables  # noqa: E402
-from scratch_project import ExamplesProject, ProjectError, ScratchProject  # noqa: E402
-from side_load import side_load  # noqa: E402
+from acceptance import OPERATOR, tables
+from common import kept
+from common.projects import ProjectError, run_pytest
+from scratch_project import ExamplesProject, ScratchProject
+from side_load import side_load
 
 TRIALS = ROOT / "perf-report" / "decision-quality-trials.jsonl"
 TRAINING = "tests/test_speed.py::test_train_step"
@@ -134,7 +134,7 @@ def run(
     project.plant({**kind.plant, **(kind.every_second if number % 2 else {})})
     try:
         with side_load(load, zlib.crc32(f"{name} {number}".encode())):
-            (found,) = project.pytest("--perf", *options, *extra, kind.tests[number % len(kind.tests)])
+            (found,) = run_pytest(project.folder, "--perf", *options, *extra, kind.tests[number % len(kind.tests)])
     finally:
         project.restore()
     seconds = time.monotonic() - started
@@ -201,30 +201,16 @@ def operator_share(found: Mapping[str, Any]) -> float | None:
 
 def read(path: Path) -> list[Trial]:
     """Trials kept so far."""
-    lines = path.read_text().splitlines() if path.exists() else []
     found = []
-    for data in map(json.loads, filter(None, lines)):
+    for data in kept.read(path):
         ends = data["ci95"]
         found.append(Trial(**{**data, "ci95": ends and tuple(ends), "named": tuple(data["named"])}))
     return found
 
 
-def keep(path: Path, trial: Trial) -> None:
-    """Append one trial in one write."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(asdict(trial)) + "\n")
-
-
 def left(todo: Iterable[tuple[str, int, float]], done: Iterable[Trial]) -> str:
     """The time that the rest will take, from trials of the same kind."""
-    known: dict[str, list[float]] = defaultdict(list)
-    for each in done:
-        known[each.kind].append(each.seconds)
-    means = {kind: sum(seconds) / len(seconds) for kind, seconds in known.items()}
-    default = sum(means.values()) / len(means) if means else 60.0
-    minutes = sum(means.get(kind, default) for kind, _, _ in todo) / 60
-    return f"{minutes / 60:.1f} h left" if minutes > 90 else f"{minutes:.0f} min left"
+    return kept.time_left((kind for kind, _, _ in todo), ((each.kind, each.seconds) for each in done))
 
 
 def main() -> int:
@@ -267,7 +253,7 @@ def make(
     for position, (name, number, load) in enumerate(todo):
         where = f"[{position + 1}/{len(todo)}] {name} #{number + 1}"
         trial = run(project, name, number, load, occasion, extra)
-        keep(options.out, trial)
+        kept.keep(options.out, asdict(trial))
         done.append(trial)
         rest = left(todo[position + 1 :], done)
         print(f"{where}: {trial.verdict}, {trial.basis} ({trial.seconds:.0f} s), {rest}", flush=True)

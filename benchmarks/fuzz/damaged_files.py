@@ -21,25 +21,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).resolve().parent)]
 
-from making import counted, record, rows, timed  # noqa: E402 (the paths come first)
-from mutated_json import mutated, text_of  # noqa: E402
-from reader import mutate  # noqa: E402
-from unit.report import runs  # noqa: E402
+from making import counted, record, rows, timed
+from mutated_json import mutated, text_of
+from traces import mutate
+from unit.report import runs
 
-from pytest_perfdl import cli  # noqa: E402
-from pytest_perfdl.baseline.append import append  # noqa: E402
-from pytest_perfdl.baseline.files import Store  # noqa: E402
-from pytest_perfdl.judge.kernels import judged  # noqa: E402
-from pytest_perfdl.judge.stored_repeats import confirm  # noqa: E402
-from pytest_perfdl.judge.untimed import open_times, standing  # noqa: E402
-from pytest_perfdl.model.errors import BaselineError, TraceError  # noqa: E402
-from pytest_perfdl.model.limits import BUILT_IN  # noqa: E402
-from pytest_perfdl.model.record import Call, Record, Row  # noqa: E402
-from pytest_perfdl.model.record_json import to_json  # noqa: E402
-from pytest_perfdl.report import markdown, write_all  # noqa: E402
-from pytest_perfdl.report.terminal import failure_text, summary_lines  # noqa: E402
-from pytest_perfdl.report.traces import collect  # noqa: E402
-from pytest_perfdl.trace import loads, read_exemplar, with_memory  # noqa: E402
+from pytest_perfdl import cli
+from pytest_perfdl.baseline.append import append
+from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.judge.kernels import judged
+from pytest_perfdl.judge.stored_repeats import confirm
+from pytest_perfdl.judge.untimed import open_times, standing
+from pytest_perfdl.model.errors import BaselineError, TraceError
+from pytest_perfdl.model.limits import BUILT_IN
+from pytest_perfdl.model.record import Call, Record, Row
+from pytest_perfdl.model.record_json import to_json
+from pytest_perfdl.report import markdown, write_all
+from pytest_perfdl.report.terminal import failure_text, summary_lines
+from pytest_perfdl.report.traces import collect
+from pytest_perfdl.trace import loads, read_exemplar, with_memory
 
 TEST = "tests/test_gpt.py::test_step[8]"
 SLUG = "cpu-epyc-8c-1t"
@@ -269,14 +269,20 @@ def _as_written(data: object) -> bytes:
     return head + b'"traceEvents":[\n' + b",\n".join(map(text_of, events)) + b"\n]}\n"
 
 
+def valid_file(kind: str, place: Place, draw: random.Random) -> bytes:
+    """A file that is to be read."""
+    if kind == "exemplars":
+        return (place.project / "kept" / draw.choice(("base.json.gz", "new.json.gz"))).read_bytes()
+    return (place.artifact / "run.json").read_bytes() if kind == "runs" else json.dumps(to_json(measured())).encode()
+
+
 def case_of(kind: str, place: Place, draw: random.Random) -> Case:
     """A valid file, mutated as JSON or as bytes."""
     as_bytes = draw.random() < 0.15
+    valid = valid_file(kind, place, draw)
     if kind == "exemplars":
-        valid = gzip.decompress((place.project / "kept" / draw.choice(("base.json.gz", "new.json.gz"))).read_bytes())
+        valid = gzip.decompress(valid)
         text = mutate(valid, draw, [valid]) if as_bytes else _as_written(mutated(json.loads(valid), draw))
         data = gzip.compress(text, 1)
         return Case(kind, mutate(data, draw, [data]) if draw.random() < 0.05 else data)
-    run_file = place.artifact / "run.json"
-    valid = run_file.read_bytes() if kind == "runs" else json.dumps(to_json(measured())).encode()
     return Case(kind, mutate(valid, draw, [valid]) if as_bytes else text_of(mutated(json.loads(valid), draw)))

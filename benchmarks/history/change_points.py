@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,13 +25,15 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from decision_quality.recording import Process, Round, unpack  # noqa: E402
+from common.tables import table
+from decision_quality.recording import Process, Round, unpack
 
-from pytest_perfdl.stats.bounds import Rate  # noqa: E402
-from pytest_perfdl.stats.change_points import ChangePoint, change_points  # noqa: E402
-from pytest_perfdl.stats.evidence import Estimate  # noqa: E402
+from pytest_perfdl.stats.bounds import Rate
+from pytest_perfdl.stats.change_points import ChangePoint, change_points
+from pytest_perfdl.stats.evidence import Estimate
 
 Floats = NDArray[np.float64]
+Logs = dict[str, Floats]
 
 DATA = ROOT / "benchmarks" / "decision_quality" / "data" / "recorded.json.gz"
 LIMIT = 0.03
@@ -114,10 +116,6 @@ def detection(make: Callable[[], Series], trials: int, draw: np.random.Generator
     return early, late, effects
 
 
-def row(*cells: object) -> None:
-    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
-
-
 def per_thousand(count: int, points: int) -> str:
     return f"{1000 * count / points:.2f} (below {1000 * Rate(count, points).upper:.2f})"
 
@@ -130,61 +128,63 @@ def main() -> None:
     options = parser.parse_args()
     draw = np.random.default_rng(options.seed)
     recorded, paired = processes(), rounds()
+    head = ("unchanged series", "length", "blocks", "points", "false", "per 1,000 points")
+    for line in table(head, unchanged(recorded, paired, options.points, draw)):
+        print(line, flush=True)
+    head = (f"steps of +{STEP:.1%}", "deviation of a point", f"found with {WITHIN} points after", "found in all")
+    print()
+    for line in table((*head, "median effect"), planted(recorded, paired, options.trials, draw)):
+        print(line, flush=True)
 
-    row("unchanged series", "length", "blocks", "points", "false", "per 1,000 points")
-    row(*["---"] * 6)
+
+def unchanged(recorded: Logs, paired: Logs, least: int, draw: np.random.Generator) -> Iterator[Sequence[object]]:
+    """Change points of series of unchanged code, a row for each sort of series."""
     count = sum(len(change_points(np.exp(values))) for values in recorded.values())
     points = sum(map(len, recorded.values()))
-    row("processes as recorded", 60, "-", points, count, per_thousand(count, points))
+    yield "processes as recorded", 60, "-", points, count, per_thousand(count, points)
     total = number = 0
     for length in LENGTHS:
         for block in BLOCKS:
             count = points = 0
-            while points < options.points:
+            while points < least:
                 for values in recorded.values():
                     count += len(change_points(np.exp(resampled(values, length, block, draw))))
                     points += length
-            row("single processes", length, block, points, count, per_thousand(count, points))
+            yield "single processes", length, block, points, count, per_thousand(count, points)
             total, number = total + count, number + points
     for name, make, sources in (
         ("ten processes a point", of_ten, recorded),
         ("nights of paired rounds", nights, paired),
     ):
         count = points = 0
-        while points < options.points // 2:
+        while points < least // 2:
             for values in sources.values():
                 count += len(make(values, draw).found())
                 points += NIGHTS
-        row(name, NIGHTS, "-", points, count, per_thousand(count, points))
+        yield name, NIGHTS, "-", points, count, per_thousand(count, points)
         total, number = total + count, number + points
-    row("all resampled", "", "", number, total, per_thousand(total, number))
+    yield "all resampled", "", "", number, total, per_thousand(total, number)
 
-    print()
-    row(
-        f"steps of +{STEP:.1%}",
-        "deviation of a point",
-        f"found with {WITHIN} points after",
-        "found in all",
-        "median effect",
-    )
-    row(*["---"] * 5)
+
+def planted(recorded: Logs, paired: Logs, trials: int, draw: np.random.Generator) -> Iterator[Sequence[object]]:
+    """Planted steps that are found, a row for each sort of series."""
     everything = [*paired.items()]
-    early = late = trials = 0
+    early = late = total = 0
     for place, (_, values) in enumerate(everything):
-        share = options.trials // len(everything) + (place < options.trials % len(everything))
+        share = trials // len(everything) + (place < trials % len(everything))
         found = detection(lambda values=values: nights(values, draw), share, draw)
-        early, late, trials = early + found[0], late + found[1], trials + share
-    row(f"nights of {ROUNDS} rounds, all cells equally", "", f"{early} of {trials}", f"{late} of {trials}", "")
+        early, late, total = early + found[0], late + found[1], total + share
+    yield f"nights of {ROUNDS} rounds, all cells equally", "", f"{early} of {total}", f"{late} of {total}", ""
     for kind, make, sources in (
         (f"nights of {ROUNDS} rounds", nights, paired),
         ("ten processes a point", of_ten, recorded),
     ):
         for name, values in sources.items():
             deviation = float(np.std(make(values, draw).logs))
-            found = detection(lambda make=make, values=values: make(values, draw), options.trials, draw)
+            found = detection(lambda make=make, values=values: make(values, draw), trials, draw)
             effect = f"{np.median(found[2]):+.1%}" if found[2] else "-"
-            ours = f"{found[0]} of {options.trials}", f"{found[1]} of {options.trials}"
-            row(f"{kind}: {name}", f"{deviation:.1%}", *ours, effect)
+            ours = f"{found[0]} of {trials}", f"{found[1]} of {trials}"
+            yield f"{kind}: {name}", f"{deviation:.1%}", *ours, effect
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
+from common.tables import table_text
 from nights import NIGHTS, RECORDING, TESTS, WINDOW, WORKLOADS, Bank, Change, Story, Test, first_test, measure
 
 from pytest_perfdl.report.json import dump, to_json
@@ -56,12 +57,12 @@ class Counts:
     false: int = 0
     """Points of unchanged tests, and change points among them."""
 
-    def row(self, name: str) -> str:
-        """A row of a Markdown table."""
+    def row(self, name: str) -> Sequence[object]:
+        """A row of the table."""
         rate = Rate(self.false, self.points)
-        false = f"{rate.count} of {self.points} | {1000 * rate.share:.2f} (below {1000 * rate.upper:.2f})"
-        found = " | ".join(f"{number} of {self.steps}" for number in (self.early, self.plain, self.late))
-        return f"| {name} | {found} | {self.extra} | {false} |"
+        false = f"{rate.count} of {self.points}", f"{1000 * rate.share:.2f} (below {1000 * rate.upper:.2f})"
+        found = (f"{number} of {self.steps}" for number in (self.early, self.plain, self.late))
+        return (name, *found, self.extra, *false)
 
 
 def simulated(story: Story, bank: Bank, rng: np.random.Generator, nights: int = NIGHTS) -> list[Measurement]:
@@ -152,13 +153,11 @@ def main() -> None:
         planted(number, bank, rng, counts[WORKLOADS[number % len(WORKLOADS)]])
     for number in range(options.unchanged):
         unchanged(number, bank, rng, counts[WORKLOADS[number % len(WORKLOADS)]])
-    print(f"| steps of +{STEP:.1%} | found with {WITHIN} nights after | without errors of points ", end="")
-    print(f"| found in all {NIGHTS} nights | other changes | false, of unchanged code | per 1,000 points |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
-    for name, each in counts.items():
-        print(each.row(name))
+    head = (f"steps of +{STEP:.1%}", f"found with {WITHIN} nights after", "without errors of points")
+    head += (f"found in all {NIGHTS} nights", "other changes", "false, of unchanged code", "per 1,000 points")
     total = {each.name: sum(getattr(one, each.name) for one in counts.values()) for each in fields(Counts)}
-    print(Counts(**total).row("**all**"))
+    rows = (each.row(name) for name, each in {**counts, "**all**": Counts(**total)}.items())
+    print(table_text(head, rows, numbers=True))
     print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
 
 

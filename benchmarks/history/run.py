@@ -12,9 +12,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import nights
 import numpy as np
+from common.tables import table_text
 from nights import Story, Test
 from other_rules import RULES
 
@@ -41,10 +45,10 @@ class Counts:
     quiet: int = 0
     """Such nights."""
 
-    def row(self, name: str) -> str:
-        """A row of a Markdown table."""
+    def row(self, name: str) -> Sequence[object]:
+        """A row of the table."""
         cells = (self.moved, self.reported, self.still, self.improvements, self.environments)
-        return f"| {name} | {' | '.join(map(str, cells))} | {1000 * self.alarms / self.quiet:.1f} |"
+        return (name, *cells, f"{1000 * self.alarms / self.quiet:.1f}")
 
 
 def ours(tests: Sequence[Test]) -> Counts:
@@ -121,13 +125,9 @@ def main() -> int:
     started = time.monotonic()
     tests = nights.run(arguments.seed, outcomes=arguments.outcomes)
     found = {"**perfdl refresh**": ours(tests), **{name: others(name, tests) for name in RULES}}
-    print(
-        "| rule | baseline moved to the slowed time | reported | reported at the end | improvements followed |", end=""
-    )
-    print(" environments followed | false reports per 1,000 |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
-    for name, counts in found.items():
-        print(counts.row(name))
+    head = ("rule", "baseline moved to the slowed time", "reported", "reported at the end", "improvements followed")
+    head += ("environments followed", "false reports per 1,000")
+    print(table_text(head, (counts.row(name) for name, counts in found.items()), numbers=True))
     spurious = sum(
         each.change == "improvement" and test.story.code(_night(each)) >= 1
         for test in tests

@@ -26,18 +26,19 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tests"), str(Path(__file__).resolve().parents[2])]
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [*(str(ROOT / name) for name in ("benchmarks/killed_runs", "benchmarks", "tests")), str(ROOT)]
 
-from plugin.project import environment  # noqa: E402 (the path comes first)
-from run import FILES, GONE_SECONDS, Project, descendants, marked, processes  # noqa: E402
-from unit.ci.fake_github import REPOSITORY, TOKEN, FakeGitHub, running  # noqa: E402
-from unit.report import runs as made  # noqa: E402
-from unit.runs.refresh.nights import STORED, UPGRADED, night  # noqa: E402
+from common import kept
+from plugin.project import environment
+from run import FILES, GONE_SECONDS, Project, descendants, marked, processes
+from unit.ci.fake_github import REPOSITORY, TOKEN, FakeGitHub, running
+from unit.report import runs as made
+from unit.runs.refresh.nights import STORED, UPGRADED, night
 
-from pytest_perfdl.baseline.files import Store  # noqa: E402
-from pytest_perfdl.report.json import write_json  # noqa: E402
-from pytest_perfdl.workers.checkout import clear  # noqa: E402
+from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.report.json import write_json
+from pytest_perfdl.workers.checkout import clear
 
 OPTIONS = ("--", "--perf-steps=4", "--perf-warmup=1", "--perf-budget=2")
 LATEST = {"rename": 3.0, "refresh": 6.0, "comment": 5.0, "ranks": 12.0, "bisect": 15.0, "environments": 15.0}
@@ -268,8 +269,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=sorted(WEIGHTS), help="these commands")
     parser.add_argument("--log", type=Path, default=Path("killed_commands.jsonl"), help="a line of JSON for each trial")
     arguments = parser.parse_args()
-    logged = arguments.log.read_text().splitlines() if arguments.log.exists() else []
-    done = [json.loads(line) for line in logged]
+    done = kept.read(arguments.log)
     weights = {name: weight for name, weight in WEIGHTS.items() if name in (arguments.only or WEIGHTS)}
     with ExitStack() as stack:
         work = stack.enter_context(tempfile.TemporaryDirectory(prefix="killed-commands-"))
@@ -284,8 +284,7 @@ def main() -> int:
             one = Trial(number, mode, round(draw.uniform(0.1, LATEST[mode]), 3))
             trial(commands, one)
             done.append(asdict(one))
-            with arguments.log.open("a") as file:
-                file.write(json.dumps(done[-1]) + "\n")
+            kept.keep(arguments.log, done[-1])
             if one.wrong:
                 print(json.dumps(done[-1]), flush=True)
         last = [f"{mode}: {each}" for mode in weights for each in commands.after_next(mode)] + commands.project.left()

@@ -28,11 +28,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from pytest_perfdl.baseline import text  # noqa: E402 (the path comes first)
-from pytest_perfdl.workers.checkout import clear  # noqa: E402
-from pytest_perfdl.workers.kept_checkouts import is_complete  # noqa: E402
+from common import kept
+
+from pytest_perfdl.baseline import text
+from pytest_perfdl.workers.checkout import clear
+from pytest_perfdl.workers.kept_checkouts import is_complete
 
 GONE_SECONDS = 5.0
 """How long after a kill processes may still be there."""
@@ -327,8 +329,7 @@ def main() -> int:
     parser.add_argument("--log", type=Path, default=Path("killed_runs.jsonl"), help="a line of JSON for each trial")
     parser.add_argument("--longest", type=float, default=8.0, help="latest moment of a signal, in seconds")
     arguments = parser.parse_args()
-    logged = arguments.log.read_text().splitlines() if arguments.log.exists() else []
-    done = [json.loads(line) for line in logged]
+    done = kept.read(arguments.log)
     with tempfile.TemporaryDirectory(prefix="killed-runs-") as work:
         project = Project(Path(work))
         for number in range(len(done), arguments.count):
@@ -344,8 +345,7 @@ def main() -> int:
             )
             run(project, trial, draw, arguments.log)
             done.append(asdict(trial))
-            with arguments.log.open("a") as file:
-                file.write(json.dumps(done[-1]) + "\n")
+            kept.keep(arguments.log, done[-1])
             if trial.wrong:
                 print(json.dumps(done[-1]), flush=True)
                 arguments.log.with_suffix(".out").replace(arguments.log.with_suffix(f".{number}.out"))

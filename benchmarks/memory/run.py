@@ -3,7 +3,7 @@
     python benchmarks/memory/run.py                          # every plant once, about a minute each
     python benchmarks/memory/run.py -k untied decoder        # those whose name holds one of these
     python benchmarks/memory/run.py --unchanged 20           # nothing planted: nothing may be named
-    python benchmarks/memory/run.py --keep DIR               # keeps each run.json there
+    python benchmarks/memory/run.py --keep DIR               # keeps what is found of each
     python benchmarks/memory/run.py --keep DIR --again       # scores what is kept, and measures nothing
 
 For each plant: a scratch git repository of the model, the plant in its working tree, and
@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,17 +25,14 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from plants import MODELS, NAMES, PLANTS, Plant, PlantError  # noqa: E402
+from common.projects import ProjectError, copy, run_pytest
+from common.tables import table
+from plants import MODELS, NAMES, PLANTS, Plant, PlantError
 
-_AUTHOR = ("-c", "user.name=memory", "-c", "user.email=memory@example.org", "-c", "commit.gpgsign=false")
 _LINE = re.compile(r"(?P<file>[^\s():]+\.py)[(:](?P<number>\d+)")
 LINES_WANTED, GROWTH_WANTED = 22, 6
-
-
-class RunError(RuntimeError):
-    """git or pytest failed; the message holds what they said."""
 
 
 @dataclass(frozen=True)
@@ -139,69 +133,18 @@ def words(test: Mapping[str, Any]) -> str:
     return "; ".join(parts) or f"nothing named ({test.get('verdict')})"
 
 
-def repository(model: str, folder: Path) -> None:
-    """A git repository with the model committed.
-
-    Raises
-    ------
-    RunError
-    """
-    shutil.copytree(MODELS / model, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
-    (folder / ".gitignore").write_text("__pycache__/\n.pytest_cache/\nperf-report/\n")
-    for arguments in (("init", "--quiet"), ("add", "--all"), ("commit", "--quiet", "-m", "The code")):
-        command("git", *_AUTHOR, *arguments, folder=folder)
-
-
-def command(*arguments: str, folder: Path, codes: Sequence[int] = (0,)) -> None:
-    """Run a command in the repository.
-
-    Raises
-    ------
-    RunError
-    """
-    without = ("GIT_", "PYTEST_", "GITHUB_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(without)}
-    done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode not in codes:
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
-        raise RunError(f"{' '.join(arguments)}\nended with exit status {done.returncode}:\n{tail}")
-
-
 def measured(folder: Path, kept: Path | None) -> Mapping[str, Any]:
     """What the run file says of the repository's test.
 
     Raises
     ------
-    RunError
+    ProjectError
     """
-    report = folder / "perf-report"
-    options = (
-        "-q",
-        "--perf",
-        "--perf-against=HEAD",
-        "--perf-traces=none",
-        "--perf-github=off",
-        "-p",
-        "no:cacheprovider",
-    )
-    command(
-        sys.executable, "-m", "pytest", *options, f"--perf-report={report}", "test_perf.py", folder=folder, codes=(0, 1)
-    )
-    try:
-        text = (report / "run.json").read_text()
-    except OSError as error:
-        raise RunError(str(error)) from None
+    (test,) = run_pytest(folder, "--perf", "--perf-against=HEAD", "test_perf.py")
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(text)
-    return only_test(text)
-
-
-def only_test(text: str) -> Mapping[str, Any]:
-    """The one test of a run file."""
-    (test,) = json.loads(text)["tests"]
-    return dict(test)
+        kept.write_text(json.dumps(test))
+    return test
 
 
 def outcome(plant: Plant, options: argparse.Namespace) -> Outcome:
@@ -215,20 +158,21 @@ def outcome(plant: Plant, options: argparse.Namespace) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="memory-") as temporary:
         folder = Path(temporary) / "project"
         try:
-            repository(plant.model, folder)
+            copy(MODELS / plant.model, folder, ".")
             plant.plant(folder)
             places = plant.places(folder)
-            test = only_test(kept.read_text()) if options.again else measured(folder, kept)
-        except (RunError, OSError) as error:
+            test = json.loads(kept.read_text()) if options.again else measured(folder, kept)
+        except (ProjectError, OSError) as error:
             print(error, file=sys.stderr)
             return Outcome(plant, score(plant, {}, ()), "failed")
     return Outcome(plant, score(plant, test, places), words(test))
 
 
-def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Lines of a Markdown table, and how the totals stand to what is asked."""
-    yield "| plant | operators | line | module | category | bytes | closes | growth | delta | said first |"
-    yield "|---|---|---|---|---|---|---|---|---:|---|"
+HEAD = ("plant", "operators", "line", "module", "category", "bytes", "closes", "growth", "delta", "said first")
+
+
+def rows(outcomes: Sequence[Outcome]) -> Iterator[Sequence[str]]:
+    """A row for each plant."""
     for each in outcomes:
         found = each.score
         plant = each.plant
@@ -237,8 +181,11 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
             "" if right is None else "yes" if right else "NO"
             for right in (found.line, found.module, found.category, found.bytes, found.closes, found.growth)
         ]
-        yield f"| {' | '.join([*cells, f'{plant.delta_bytes:,}', each.said])} |"
-    yield ""
+        yield *cells, f"{plant.delta_bytes:,}", each.said
+
+
+def totals(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """How the totals stand to what is asked."""
     total = len(outcomes)
     scores = [each.score for each in outcomes]
     grown = [each.growth for each in scores if each.growth is not None]
@@ -259,12 +206,12 @@ def unchanged(options: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory(prefix="memory-") as temporary:
             folder = Path(temporary) / "project"
             try:
-                repository(model, folder)
+                copy(MODELS / model, folder, ".")
                 # Without a change of the text, a run could know that both sides are the same.
                 with (folder / "model.py").open("a") as file:
                     file.write("# The same.\n")
                 test = measured(folder, options.keep and options.keep / f"unchanged-{model}-{number}.json")
-            except RunError as error:
+            except ProjectError as error:
                 failed += 1
                 print(error, file=sys.stderr)
                 continue
@@ -306,7 +253,7 @@ def main() -> int:
         print(
             f"[{position + 1}/{len(chosen)}] {plant.name}: {found.said} ({seconds:.0f} s)", file=sys.stderr, flush=True
         )
-    for line in table(outcomes):
+    for line in (*table(HEAD, rows(outcomes)), "", *totals(outcomes)):
         print(line)
     return int(not met(outcomes))
 
@@ -316,7 +263,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-k", nargs="+", default=[""], metavar="TEXT", help="plants whose name holds one of these")
     parser.add_argument("--unchanged", type=int, nargs="?", const=20, default=0, metavar="N", help="plant nothing (20)")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep each run.json here")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what is found here")
     parser.add_argument("--again", action="store_true", help="score what is kept, and measure nothing")
     options = parser.parse_args()
     if options.again and not options.keep:

@@ -13,7 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common.tables import table
 
 TEST = """
 import os, signal, time
@@ -100,10 +105,16 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--way", choices=WAYS, action="append")
     arguments = parser.parse_args()
-    print("| how the job ends | gone within 10 s | seconds, median (most) | its line printed |\n|---|---:|---:|---:|")
-    for way in arguments.way or WAYS:
+    head = ("how the job ends", "gone within 10 s", "seconds, median (most)", "its line printed")
+    for line in table(head, rows(arguments.way or WAYS, arguments.count), numbers=True):
+        print(line, flush=True)
+
+
+def rows(ways: Iterable[str], count: int) -> Iterator[Sequence[str]]:
+    """A row for each way."""
+    for way in ways:
         taken, said = [], 0
-        for _ in range(arguments.count):
+        for _ in range(count):
             with tempfile.TemporaryDirectory() as folder:
                 seconds, printed = trial(way, Path(folder))
                 taken.append(seconds)
@@ -111,7 +122,7 @@ def main() -> None:
         gone = sum(seconds <= 10 for seconds in taken)
         shown = f"{said} of {len(taken)}" if WAYS[way] else "-"
         median = statistics.median(taken)
-        print(f"| {way} | {gone} of {len(taken)} | {median:.1f} ({max(taken):.1f}) | {shown} |", flush=True)
+        yield way, f"{gone} of {len(taken)}", f"{median:.1f} ({max(taken):.1f})", shown
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,11 +17,14 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "ranks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "ranks")]
 
-import chrome_files  # noqa: E402
-import generated_sets  # noqa: E402
-from simulated_job import simulate  # noqa: E402
+import chrome_files
+import generated_sets
+from common import kept
+from common.processes import perfdl
+from common.tables import table
+from simulated_job import simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +116,10 @@ def ask(files: list[Path]) -> dict[str, Any] | None:
 
 def ask_command(files: list[Path]) -> dict[str, Any] | None:
     """The same from the command, in a process of its own."""
-    call = "import sys; from pytest_perfdl.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", call, "trace", *map(str, files), "--json"]
     own = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=own, capture_output=True, text=True, check=True)
+    done = subprocess.run(perfdl("trace", *files, "--json"), env=own, capture_output=True, text=True, check=True)
     told = json.loads(done.stdout)["ranks"]["straggler"]
     return told and {key: told[key] for key in ("rank", "since_step", "cause", "cost_ns")}
-
-
-def kept(path: str | None) -> list[Result]:
-    """What an earlier evaluation wrote."""
-    if not path or not Path(path).exists():
-        return []
-    return [Result(**json.loads(line)) for line in Path(path).read_text().splitlines()]
-
-
-def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """As Markdown."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    head = list(header)
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---", *["---:"] * (len(head) - 1)], *cells])
 
 
 def summary(results: list[Result]) -> str:
@@ -148,20 +135,14 @@ def summary(results: list[Result]) -> str:
         for group in sorted(groups):
             yield _row(group, groups[group])
 
-    parts = [table(header, [*rows(lambda result: result.kind), _row("**all**", guilty)])] if guilty else []
-    if guilty:
-        parts.append(table(header, rows(lambda result: result.form)))
-        parts.append(table(header, rows(lambda result: _size(result.share))))
+    by = (lambda result: result.form, lambda result: _size(result.share))
+    groups = [[*rows(lambda result: result.kind), _row("**all**", guilty)], *map(rows, by)] if guilty else []
+    parts = ["\n".join(table(header, group, numbers=True)) for group in groups]
     if innocent:
         false = [result for result in innocent if result.found or result.error]
         parts.append(f"Without a straggler: {len(false)} of {len(innocent)} named.")
     wrong = [result for result in results if not result.right]
-    parts += [f"- {_said(result)}" for result in wrong]
-    return (
-        "\n\n".join(part for part in parts if not part.startswith("- "))
-        + "\n\n"
-        + "\n".join(part for part in parts if part.startswith("- "))
-    )
+    return "\n\n".join(parts) + "\n\n" + "\n".join(f"- {_said(result)}" for result in wrong)
 
 
 def _size(share: float) -> str:
@@ -207,7 +188,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     chosen = [name for name in generated_sets.names(arguments.count, arguments.first) if arguments.only in name]
-    results = kept(arguments.results)
+    results = [Result(**each) for each in kept.read(Path(arguments.results))] if arguments.results else []
     todo = [name for name in chosen if name not in {result.name for result in results}]
     begun = time.monotonic()
     with ProcessPoolExecutor(arguments.jobs) as pool:
@@ -217,8 +198,7 @@ def main() -> None:
             if not result.right:
                 print(f"{len(results)}/{len(chosen)} {_said(result)}", file=sys.stderr, flush=True)
             if arguments.results:
-                with Path(arguments.results).open("a") as file:
-                    file.write(json.dumps(asdict(result)) + "\n")
+                kept.keep(Path(arguments.results), asdict(result))
     print(summary(results))
     print(f"\n{len(todo)} sets in {time.monotonic() - begun:.0f} s")
 

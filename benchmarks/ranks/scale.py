@@ -17,16 +17,20 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import chrome_files
+from common.processes import perfdl
+from common.tables import table
 from device_rank import listed
 from job_rank import Event
 from job_spec import Model, Spec, Straggler
 from simulated_job import simulate
 
-CALL = "import sys; from pytest_perfdl.cli import main; sys.exit(main())"
 GIB = 1 << 30
 PERIOD_S = 0.05
 MODEL = Model(layers=24, forward_ns=400_000, parameter_bytes=8 << 20)
@@ -89,7 +93,7 @@ def _number(path: Path) -> int:
     return int(path.name.partition(".")[0].removeprefix("rank"))
 
 
-def used(command: list[str]) -> Usage:
+def used(command: Sequence[str]) -> Usage:
     """Run a command, and watch all of its processes."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     begun = time.monotonic()
@@ -168,19 +172,20 @@ def main() -> None:
             print(f"generated in {time.monotonic() - begun:.0f} s")
         size = sum(path.stat().st_size for path in files)
         print(f"{len(files)} files of {size / len(files) / 1e6:.1f} MB on {os.cpu_count()} cores")
-        command = [sys.executable, "-c", CALL, "trace", "--json"]
+        command = perfdl("trace", "--json")
         ones, alls = [], []
         for _ in range(arguments.rounds):
             ones.append(used([*command, str(files[0])]))
             alls.append(used([*command, *map(str, files)]))
     cores = os.cpu_count() or 1
     one, everyone = min(ones, key=lambda usage: usage.seconds), min(alls, key=lambda usage: usage.seconds)
-    print("| | wall s | CPU s | PSS of all, GiB | RSS of all, GiB | largest process, GiB | processes |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    head = ("", "wall s", "CPU s", "PSS of all, GiB", "RSS of all, GiB", "largest process, GiB", "processes")
+    rows = []
     for name, usage in (("one rank", one), (f"{len(files)} ranks", everyone)):
         sizes = (usage.pss_bytes, usage.rss_bytes, usage.largest_rss_bytes)
-        told = " | ".join(f"{size / GIB:.2f}" for size in sizes)
-        print(f"| {name} | {usage.seconds:.2f} | {usage.cpu_seconds:.2f} | {told} | {usage.processes} |")
+        told = (f"{number:.2f}" for number in (usage.seconds, usage.cpu_seconds, *(size / GIB for size in sizes)))
+        rows.append((name, *told, usage.processes))
+    print("\n".join(table(head, rows, numbers=True)))
     allowed = one.seconds * len(files) / cores
     print(f"wall time: {everyone.seconds / allowed:.2f} x (one rank x {len(files)} / {cores} cores)")
     print(f"CPU time: {everyone.cpu_seconds / (one.cpu_seconds * len(files)):.2f} x (one rank x {len(files)})")

@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import workloads  # noqa: E402
+import workloads
 
 WARMUP = 3
 LEAST_STEPS = 7

@@ -12,14 +12,17 @@ file as they end; started again, the script does those that are missing.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from common.kept import duration, keep, read
+from common.projects import commit, run_pytest
+
 RESULTS = ROOT / "perf-report" / "planted-growth.jsonl"
 METRIC = "step_time over batch"
 UNCHANGED = "unchanged"
@@ -61,11 +64,6 @@ PLANTS = {
 """What the curve's reason must begin with, and the line that makes it so: a constant, a lost batching, an O(n^2)."""
 
 
-def git(folder, *arguments):
-    name = ("-c", "user.name=benchmark", "-c", "user.email=benchmark@example.org")
-    subprocess.run(["git", *name, *arguments], cwd=folder, check=True, capture_output=True)
-
-
 def prepare(folder, arguments):
     """The scratch repository with its baselines; as it was left where there is one."""
     if (folder / "prepared").is_file():
@@ -73,16 +71,13 @@ def prepare(folder, arguments):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    (folder / ".gitignore").write_text("__pycache__\nperf-report\nrun.json\nprepared\n")
+    (folder / ".gitignore").write_text("__pycache__\nprepared\n")
     (folder / "test_curve.py").write_text(TEST)
     plant(folder, UNCHANGED)
-    git(folder, "init", "-q")
-    git(folder, "add", ".")
-    git(folder, "commit", "-qm", "step")
+    commit(folder, "step")
     print("recording baselines", flush=True)
-    measure(folder, "--perf-update", arguments=arguments)
-    git(folder, "add", ".")
-    git(folder, "commit", "-qm", "baselines")
+    run_pytest(folder, "-pno:randomly", "--perf-update", f"--perf-budget={arguments.budget}")
+    commit(folder, "baselines")
     (folder / "prepared").touch()
 
 
@@ -90,23 +85,14 @@ def plant(folder, kind):
     (folder / "step.py").write_text(STEP.format(body=PLANTS[kind]))
 
 
-def measure(folder, *options, arguments):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", *options, f"--perf-budget={arguments.budget}"]
-    return subprocess.run([*command, "--perf-json=run.json"], cwd=folder, capture_output=True, text=True, check=False)
-
-
 def trial(folder, kind, arguments):
     """What was said of the curve after a change."""
     plant(folder, kind)
     start = time.monotonic()
-    (folder / "run.json").unlink(missing_ok=True)
     try:
-        done = measure(folder, "--perf", arguments=arguments)
+        tests = run_pytest(folder, "-pno:randomly", "--perf", f"--perf-budget={arguments.budget}")
     finally:
         plant(folder, UNCHANGED)
-    if not (folder / "run.json").is_file():
-        raise SystemExit(f"pytest wrote no run file:\n{done.stdout}\n{done.stderr}")
-    tests = json.loads((folder / "run.json").read_text())["tests"]
     curve = next((test["metrics"][METRIC] for test in tests if METRIC in test["metrics"]), None)
     return {
         "kind": kind,
@@ -122,16 +108,6 @@ def right(found):
     if found["kind"] == UNCHANGED:
         return found["verdict"] in ("unchanged", "improved")
     return found["verdict"] in ("regressed", "suspect") and found["reason"].startswith(found["kind"])
-
-
-def read(path):
-    found = []
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue  # the line that was being written when the script was stopped
-    return found
 
 
 def table(path):
@@ -162,7 +138,6 @@ def main():
     arguments = parser.parse_args()
     if not arguments.table:
         prepare(arguments.folder, arguments)
-        arguments.results.parent.mkdir(parents=True, exist_ok=True)
         wanted = {kind: arguments.unchanged if kind == UNCHANGED else arguments.trials for kind in PLANTS}
         known = [each["kind"] for each in read(arguments.results)]
         # In turns, so that what the machine does meets all kinds alike.
@@ -175,12 +150,11 @@ def main():
         start = time.monotonic()
         for number, kind in enumerate(left):
             found = trial(arguments.folder, kind, arguments)
-            with arguments.results.open("a") as file:
-                file.write(json.dumps(found) + "\n")
+            keep(arguments.results, found)
             each = (time.monotonic() - start) / (number + 1)
             word = "right" if right(found) else "WRONG"
             print(
-                f"{number + 1} of {len(left)}, about {each * (len(left) - number - 1) / 60:.0f} min left: "
+                f"{number + 1} of {len(left)}, about {duration(each * (len(left) - number - 1))} left: "
                 f"{word}: {kind}: {found['verdict']}: {found['reason'][:120]}",
                 flush=True,
             )

@@ -24,12 +24,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE)]
+sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE)]
 
-import evaluation  # noqa: E402
-from workloads import DATA_SETS  # noqa: E402
+import evaluation
+from common import kept
+from workloads import DATA_SETS
 
-from pytest_perfdl.scaling import Point, Points  # noqa: E402
+from pytest_perfdl.scaling import Point, Points
 
 RESULTS = ROOT / "perf-report" / "scaling.jsonl"
 LEAST_CONFIGURATIONS = 13
@@ -37,14 +38,7 @@ LEAST_CONFIGURATIONS = 13
 
 def read(path):
     """What was recorded: a list of (data set, sizes, round, ns)."""
-    found = []
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        try:
-            each = json.loads(line)
-            found.append((each["data_set"], each["sizes"], each["round"], float(each["ns"])))
-        except (ValueError, KeyError):
-            continue  # the line that was being written when the script was stopped
-    return found
+    return [(each["data_set"], each["sizes"], each["round"], float(each["ns"])) for each in kept.read(path)]
 
 
 def asked_for(arguments):
@@ -71,15 +65,12 @@ def record(arguments):
                 tasks.append((data_set, number, missing))
     total = sum(len(missing) for *_, missing in tasks)
     print(f"{total} times to measure, {len(known)} known", flush=True)
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
     done, start = 0, time.monotonic()
     for data_set, number, missing in tasks:
         command = [sys.executable, str(HERE / "measured_process.py"), data_set.name, str(arguments.seconds)]
         with subprocess.Popen([*command, json.dumps(missing)], stdout=subprocess.PIPE, text=True) as process:
             for line in process.stdout:
-                each = {**json.loads(line), "round": number}
-                with arguments.results.open("a") as file:
-                    file.write(json.dumps(each) + "\n")
+                kept.keep(arguments.results, {**json.loads(line), "round": number})
                 done += 1
                 left = (time.monotonic() - start) / done * (total - done)
                 print(

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from unit.trace.data.synthetic_steps import (  # noqa: E402
+from unit.trace.data.synthetic_steps import (
     CALLS,
     DEVICE,
     SHAPES,
@@ -34,7 +34,7 @@ from unit.trace.data.synthetic_steps import (  # noqa: E402
     truth_of,
 )
 
-from pytest_perfdl import cli  # noqa: E402 (the paths come first)
+from pytest_perfdl import cli
 
 HOUR = 3.6e9
 SAME = 0.005

@@ -63,10 +63,11 @@ def compared(seed: int, later_work: float, folder: Path) -> tuple[str, float | N
     return str(ran.out["verdict"]), width, step["delta_ns"] / step["base_ns"]
 
 
-def table(folder: Path, failed: list[str]) -> Iterator[str]:
+HEAD = ("second half", "jobs", "verdicts", "median width of the interval", "widest", "median change found")
+
+
+def rows(folder: Path, failed: list[str]) -> Iterator[list[str]]:
     """Verdicts and widths with and without a change; what must not be goes to `failed`."""
-    yield "| second half | jobs | verdicts | median width of the interval | widest | median change found |"
-    yield "|---|---:|---|---:|---:|---:|"
     for name, later_work in (("the same work", 1.0), (f"{PLANTED - 1:+.0%}", PLANTED)):
         found = [compared(seed, later_work, folder) for seed in range(JOBS)]
         verdicts = Counter(verdict for verdict, *_ in found)
@@ -74,8 +75,7 @@ def table(folder: Path, failed: list[str]) -> Iterator[str]:
         said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
         middle = statistics.median(widths) if widths else float("nan")
         change = statistics.median(each for *_, each in found)
-        cells = [name, str(len(found)), said, f"{middle:.2%}", f"{max(widths, default=0):.2%}", f"{change:+.2%}"]
-        yield f"| {' | '.join(cells)} |"
+        yield [name, str(len(found)), said, f"{middle:.2%}", f"{max(widths, default=0):.2%}", f"{change:+.2%}"]
         if later_work == 1.0 and not verdicts.keys() <= {"unchanged", "inconclusive"}:
             failed.append(f"halves of equal work: {said}")
         if later_work != 1.0 and verdicts["regressed"] < ENOUGH:

@@ -17,11 +17,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-import halves  # noqa: E402 (the path comes first)
-from damages import KINDS, case, undamaged_case  # noqa: E402
-from oracle import Outcome, judge_damaged, judge_undamaged  # noqa: E402
+import halves
+from common.tables import table
+from damages import KINDS, case, undamaged_case
+from oracle import Outcome, judge_damaged, judge_undamaged
 
 DAMAGED, UNDAMAGED = 2000, 500
 SHOWN = 5
@@ -74,27 +75,27 @@ def _of(flags: Sequence[bool | None]) -> str:
 
 def damaged_table(found: dict[str, list[tuple[int, Outcome]]]) -> Iterator[str]:
     """A row for each kind of damage, and one for all."""
-    titles = ("damage", "traces", "wrong and unsaid", "tracebacks", "undamaged steps shown", "their kernels")
-    yield f"| {' | '.join((*titles, 'right without a line', 'kind named'))} |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    head = ("damage", "traces", "wrong and unsaid", "tracebacks", "undamaged steps shown", "their kernels")
+    head += ("right without a line", "kind named")
+    lines = []
     rows = {name: [each for _, each in outcomes] for name, outcomes in found.items() if outcomes}
     for name, each in {**rows, "**all**": [one for row in rows.values() for one in row]}.items():
         cells = [
-            str(len(each)),
-            str(sum(bool(one.wrong) for one in each)),
-            str(sum(bool(one.traceback) for one in each)),
+            len(each),
+            sum(bool(one.wrong) for one in each),
+            sum(bool(one.traceback) for one in each),
             _of([one.shown for one in each]),
             _of([one.kernels_shown for one in each]),
-            str(sum(one.named is None and not one.traceback for one in each)),
+            sum(one.named is None and not one.traceback for one in each),
             _of([one.named for one in each]),
         ]
-        yield f"| {name} | {' | '.join(cells)} |"
+        lines.append((name, *cells))
+    return table(head, lines, numbers=True)
 
 
 def undamaged_table(found: dict[str, list[tuple[int, Outcome]]]) -> Iterator[str]:
     """A row for each kind of job, and one for all."""
-    yield "| job | traces | figures wrong | tracebacks | damage claimed | steps said to differ |"
-    yield "|---|---:|---:|---:|---:|---:|"
+    lines = []
     rows = {name: [each for _, each in outcomes] for name, outcomes in found.items()}
     for name, each in {**rows, "**all**": [one for row in rows.values() for one in row]}.items():
         counts = [
@@ -104,7 +105,9 @@ def undamaged_table(found: dict[str, list[tuple[int, Outcome]]]) -> Iterator[str
             sum(bool(one.claims) for one in each),
             sum(bool(one.lines) and not one.claims for one in each),
         ]
-        yield f"| {name} | {' | '.join(map(str, counts))} |"
+        lines.append((name, *counts))
+    head = ("job", "traces", "figures wrong", "tracebacks", "damage claimed", "steps said to differ")
+    return table(head, lines, numbers=True)
 
 
 def details(found: dict[str, list[tuple[int, Outcome]]]) -> Iterator[str]:
@@ -147,7 +150,7 @@ def report(arguments: argparse.Namespace, folder: Path, failed: list[str]) -> It
             failed += list(details(found))
         yield from ("## Damaged", "", *damaged_table(hurt), "", *details(hurt), "")
         yield from ("## Undamaged", "", *undamaged_table(whole), "", *details(whole), "")
-    yield from ("## Two halves of a pipelined job", "", *halves.table(folder, failed))
+    yield from ("## Two halves of a pipelined job", "", *table(halves.HEAD, halves.rows(folder, failed), numbers=True))
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ no live addresses overlap, and at the end nothing is left of what was allocated.
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import itertools
 import json
@@ -130,8 +131,10 @@ def _links(events: Sequence[Event]) -> Iterator[str]:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE")
     found = 0
-    for path in map(Path, sys.argv[1:]):
+    for path in parser.parse_args().traces:
         events = load(path)
         listed = list(problems(events))
         found += len(listed)

@@ -6,17 +6,18 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent))
+
+from common.processes import perfdl, timed
+
 COMMAND = "perfdl trace"
-_CALL = "import sys; from pytest_perfdl.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 @dataclass(frozen=True)
@@ -97,38 +98,21 @@ def measure(tool: Tool, path: Path, outcome: Outcome, timeout: float) -> None:
 
 def has_command() -> bool:
     """Whether `perfdl trace` is there."""
-    done = subprocess.run(_line("--help"), capture_output=True, env=_environment(None))
-    return done.returncode == 0
-
-
-def _line(*arguments: str | Path) -> Sequence[str | Path]:
-    return [sys.executable, "-c", _CALL, "trace", *arguments]
+    return timed(perfdl("trace", "--help"), env=_environment(None)).code == 0
 
 
 def _command(path: Path, outcome: Outcome, timeout: float) -> None:
     """The whole command from start to end: its time, and the most that the process held."""
-    with tempfile.TemporaryFile() as errors:
-        begins = time.perf_counter()
-        process = subprocess.Popen(_line(path), stdout=subprocess.DEVNULL, stderr=errors, env=_environment(None))
-        deadline = begins + timeout
-        while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                break
-            if time.perf_counter() > deadline:
-                process.kill()
-                outcome.failures[""] = f"no end after {timeout:.0f} s"
-            time.sleep(0.002)
-        seconds = time.perf_counter() - begins
-        process.returncode = os.waitstatus_to_exitcode(status)
-        errors.seek(0)
-        text = errors.read().decode(errors="replace")
-    if process.returncode and not outcome.failures:
-        outcome.failures[""] = _last_line(text) or f"exit code {process.returncode}"
-    if not outcome.failures:
-        unit = 1 if sys.platform == "darwin" else 1024
-        cpu = usage.ru_utime + usage.ru_stime
-        outcome.add({COMMAND: {"seconds": seconds, "cpu_seconds": cpu, "peak_bytes": usage.ru_maxrss * unit}})
+    try:
+        took = timed(perfdl("trace", path), timeout=timeout, env=_environment(None))
+    except subprocess.TimeoutExpired as error:
+        outcome.failures[""] = str(error)
+        return
+    if took.code:
+        outcome.failures[""] = _last_line(took.errors) or f"exit code {took.code}"
+        return
+    found = {"seconds": took.seconds, "cpu_seconds": took.cpu_seconds, "peak_bytes": took.peak_bytes}
+    outcome.add({COMMAND: found})
 
 
 def _environment(tool: Tool | None) -> dict[str, str]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common.tables import table
 from measuring import COMMAND, Outcome, Timing, Tool
 
 OURS = "pytest-perfdl"
@@ -58,7 +62,7 @@ def overview(files: Sequence[File], tools: Sequence[Tool], results: Results) -> 
     stages = {tool.name: [READ] if tool.script == "run_json.py" else [READ, ANALYSES] for tool in others}
     head = ["file", "MB", "events", "read s", "MB/s", "analyses s"]
     head += [f"{tool.name}{'' if stage == READ else ' + analyses'}" for tool in others for stage in stages[tool.name]]
-    yield from _header(head)
+    rows = []
     for file in files:
         read = _timing(results, file, OURS, READ)
         analysed = _timing(results, file, OURS, ANALYSES)
@@ -67,7 +71,8 @@ def overview(files: Sequence[File], tools: Sequence[Tool], results: Results) -> 
         for tool in others:
             for stage in stages[tool.name]:
                 row.append(_ratio(results, file, tool.name, stage, read if stage == READ else analysed))
-        yield _row(row)
+        rows.append(row)
+    return table(head, rows, numbers=True)
 
 
 def details(file: File, tools: Sequence[Tool], results: Results) -> Iterable[str]:
@@ -86,13 +91,13 @@ def details(file: File, tools: Sequence[Tool], results: Results) -> Iterable[str
         "peak / JSON",
         "time to ours",
     ]
-    yield from _header(head)
+    rows = []
     for tool in tools:
         outcome = results.get((file.path.name, tool.name), Outcome())
         for stage, timing in outcome.stages.items():
             ours = _timing(results, file, OURS, stage)
             peak = timing.peak_bytes / file.bytes
-            yield _row(
+            rows.append(
                 [
                     tool.name,
                     stage,
@@ -107,8 +112,8 @@ def details(file: File, tools: Sequence[Tool], results: Results) -> Iterable[str
                 ]
             )
         if "" in outcome.failures:
-            yield _row([tool.name, "failed", *["-"] * (len(head) - 2)])
-    yield ""
+            rows.append([tool.name, "failed", *["-"] * (len(head) - 2)])
+    yield from (*table(head, rows, numbers=True), "")
 
 
 def is_large(file: File) -> bool:
@@ -130,11 +135,15 @@ def linear(rows: Sequence[tuple[File, Outcome]]) -> Iterable[str]:
     """Our cost by event as traces grow; the last columns compare the CPU's with that of the smallest."""
     head = ["events", "MB", "read s", "us / event", "CPU us / event"]
     head += ["read + analyses s", "us / event", "CPU us / event", "peak / JSON"]
-    yield from _header([*head, "read: CPU to smallest", "both: CPU to smallest"])
+    head += ["read: CPU to smallest", "both: CPU to smallest"]
+    return table(head, _by_size(rows), numbers=True)
+
+
+def _by_size(rows: Sequence[tuple[File, Outcome]]) -> Iterator[list[str]]:
     first: list[float] = []
     for file, outcome in rows:
         if any(stage not in outcome.stages for stage in (READ, ANALYSES)):
-            yield _row([f"{file.events:,}", "failed", *["-"] * 9])
+            yield [f"{file.events:,}", "failed", *["-"] * 9]
             continue
         timings = [outcome.stages[stage] for stage in (READ, ANALYSES)]
         costs = [timing.cpu / file.events * 1e6 for timing in timings]
@@ -144,7 +153,7 @@ def linear(rows: Sequence[tuple[File, Outcome]]) -> Iterable[str]:
             row += [_seconds(timing), f"{timing.best / file.events * 1e6:.2f}", f"{cost:.2f}"]
         row.append(f"{timings[-1].peak_bytes / file.bytes:.2f}")
         row += [f"{cost / base:.2f}" for cost, base in zip(costs, first, strict=True)]
-        yield _row(row)
+        yield row
 
 
 def _timing(results: Results, file: File, tool: str, stage: str) -> Timing | None:
@@ -165,12 +174,3 @@ def _ratio(results: Results, file: File, tool: str, stage: str, ours: Timing | N
 
 def _seconds(timing: Timing | None) -> str:
     return f"{timing.best:.3f}" if timing else "-"
-
-
-def _header(cells: Sequence[str]) -> Iterable[str]:
-    yield _row(cells)
-    yield _row(["---", *["---:"] * (len(cells) - 1)])
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

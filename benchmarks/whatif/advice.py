@@ -18,9 +18,10 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import command
+from common.tables import table_text
 from models import Options, build
 from run import in_turns, profiled
 
@@ -113,7 +114,7 @@ def main() -> None:
             for row in rows(case, given.blocks, given.steps):
                 found.append(row)
                 print(" | ".join(row), flush=True)
-    command.tell(command.table(HEAD, found), given.out)
+    command.tell(table_text(HEAD, found), given.out)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""What the scripts that measure here share: their options, their tables, and the environment that they start in."""
+"""What the scripts that measure here share: their options, what they print, and the environment that they start in."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_perfdl.workers.process import environment
@@ -19,11 +18,6 @@ def options(description: str | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], help="cases whose name has all of these")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows as a table in Markdown."""
-    return "\n".join(f"| {' | '.join(each)} |" for each in (head, ("---",) * len(head), *rows))
 
 
 def tell(text: str, out: Path | None) -> None:

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import command
+from common.tables import table_text
 from gloo_rank import Setting
 
 from pytest_perfdl.machine.constants import Machine
@@ -190,11 +191,11 @@ def main() -> None:
     head = ("model", "change", "before ms", "after ms", "predicted ms", "range ms", "error", "sign", "inside", "trust")
     known = np.abs([error for error in errors if error is not None])
     text = (
-        f"{command.table(head, rows)}\n\nsign right in {signs} of {len(rows)}; median error "
+        f"{table_text(head, rows)}\n\nsign right in {signs} of {len(rows)}; median error "
         f"{np.median(known):.1%}, largest {known.max():.1%}; inside the range {inside} of {len(rows)}"
     )
     more = [twice_as_many(model, arguments.blocks, arguments.steps) for model in ("mlp", "waiting")]
-    text += f"\n\nOversubscribed, one job after the other:\n\n{command.table(head, more)}"
+    text += f"\n\nOversubscribed, one job after the other:\n\n{table_text(head, more)}"
     command.tell(text, arguments.out)
 
 

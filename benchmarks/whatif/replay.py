@@ -25,6 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common.tables import table_text
+
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import NewTask, Plan, quality, simulate, task_graph
 from pytest_perfdl.whatif.from_trace.job import job_graph
@@ -172,11 +176,10 @@ def main() -> None:
     arguments = parser.parse_args()
     files = sorted(path for path in arguments.folder.glob("*.json*") if ".expected" not in path.name)
     if arguments.ranks:
-        table = [HEAD[:-2], ranks(arguments.ranks)]
+        head, *rows = [HEAD[:-2], ranks(arguments.ranks)]
     else:
-        table = linear() if arguments.linear else [HEAD, *(row(path) for path in files)]
-    lines = [table[0], ("---",) * len(table[0]), *table[1:]]
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        head, *rows = linear() if arguments.linear else [HEAD, *(row(path) for path in files)]
+    text = table_text(head, rows)
     print(text)
     if arguments.out is not None:
         arguments.out.write_text(text + "\n")

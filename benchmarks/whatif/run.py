@@ -25,9 +25,10 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import command
+from common.tables import table_text
 from models import Options, build
 from ranks import both_ranks
 
@@ -228,7 +229,7 @@ def main() -> None:
             rows.append((name, *both_ranks(Options(model), given.blocks, given.steps)))
             print(" | ".join(rows[-1]), flush=True)
     errors = sorted(abs(float(each[5].rstrip("%"))) for each in rows if each[5])
-    text = command.table(HEAD, rows)
+    text = table_text(HEAD, rows)
     if errors:
         middle, most = np.quantile(errors, (0.5, 0.9))
         wrong = sum(each[-1] == "wrong sign" for each in rows)

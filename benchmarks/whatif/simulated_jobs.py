@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).parent.parent / "ranks"))
 
 import chrome_files
 import command
+from common.tables import table_text
 from job_spec import Model, Noise, Spec, Straggler
 from simulated_job import simulate, step_times
 
@@ -109,7 +110,7 @@ def main() -> None:
     head = ("change", "seed", "before ms", "after ms", "predicted ms", "range ms", "error", "sign", "inside", "trust")
     known = np.abs(errors)
     text = (
-        f"{command.table(head, rows)}\n\nsign right in {signs} of {len(rows)}; median error "
+        f"{table_text(head, rows)}\n\nsign right in {signs} of {len(rows)}; median error "
         f"{np.median(known):.1%}, largest {known.max():.1%}; inside the range {inside} of {len(rows)}"
     )
     command.tell(text, arguments.out)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.baseline import layout, outline, text
 from pytest_perfdl.baseline.lock import locked
 from pytest_perfdl.model import untrusted_files
-from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, NewerRecordError, RecordError
+from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, OtherSchemaError, RecordError
 from pytest_perfdl.model.secrets import clean, without_secrets
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.system.files import TEMPORARY, changed, temporary_name, write_files
@@ -336,7 +336,7 @@ class Store:
 
 def advised(error: RecordError) -> str:
     """What is wrong with the file of a record, and what to do."""
-    said = isinstance(error, (NewerRecordError, ConflictedRecordError))
+    said = isinstance(error, (OtherSchemaError, ConflictedRecordError))
     return str(error) if said else f"{error}: {_RECORD_AGAIN}"
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from pytest_perfdl.model.errors import RecordError
-from pytest_perfdl.model.record_json import SCHEMA
+from pytest_perfdl.model.record_json import SCHEMA, check_schema
 
 
 class OutlinedOccasion(msgspec.Struct, frozen=True):
@@ -82,6 +82,7 @@ def _decoded(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
         found = decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError(f"is malformed ({error})") from error
-    if found.schema > SCHEMA or not found.occasions:
-        raise RecordError("is of a newer version, or has no occasion")
+    check_schema(found.schema, SCHEMA)
+    if not found.occasions:
+        raise RecordError("has no occasion")
     return found

@@ -45,7 +45,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "merge": ("merge", "perfdl merge shards/1 shards/2"),
         "history": ("history", "perfdl history test_train_step"),
         "bisect": ("bisect", "perfdl bisect v1.2 HEAD tests/perf/test_train.py::test_train_step"),
-        "export": ("export", "perfdl export perf-report/run.json -o metrics.txt"),
+        "export": ("export", "perfdl export perf-report/run.json -o perf.csv"),
         "ci": ("ci", "perfdl ci base"),
     },
     "Traces": {

@@ -163,15 +163,6 @@ def note_of(arguments: argparse.Namespace) -> str | None:
         raise CommandError(f"--note: {error}") from None
 
 
-def table(rows: list[tuple[str, ...]]) -> str:
-    """Columns aligned to the left, the last one ragged; what a cell holds is made `visible`."""
-    rows = [tuple(map(visible, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
 def seconds_above_0(text: str) -> float:
     """The value of an option that is a time budget.
 

@@ -1,4 +1,4 @@
-"""Write a run's numbers as OpenMetrics (Prometheus, GitLab), CSV or Parquet.
+"""Write a run's numbers as CSV or Parquet.
 
 `perfdl export perf-report/run.json` prints them; `-o FILE` writes them to a file, which others see whole or not at all.
 """
@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         metavar="FORMAT",
-        choices=("openmetrics", "csv", "parquet"),
-        help="output format: openmetrics, csv or parquet (default: csv or parquet if FILE ends in .csv or .parquet, "
-        "otherwise openmetrics); parquet needs pyarrow and --out",
+        choices=("csv", "parquet"),
+        help="output format: csv or parquet (default: parquet if FILE ends in .parquet, otherwise csv); parquet needs "
+        "pyarrow and --out",
     )
     parser.add_argument("-o", "--out", metavar="FILE", type=Path, help="output file (default: standard output)")
 
@@ -35,15 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the text; always 0."""
     from pytest_perfdl.report.csv import to_csv
     from pytest_perfdl.report.files import write_files
-    from pytest_perfdl.report.openmetrics import to_openmetrics
     from pytest_perfdl.report.reading import read_run
 
     measured = read_run(arguments.run, arguments.run.parent)
-    ending = "" if arguments.out is None else arguments.out.suffix.lower().removeprefix(".")
-    form = arguments.format or (ending if ending in ("csv", "parquet") else "openmetrics")
-    if form == "parquet":
+    ending = "" if arguments.out is None else arguments.out.suffix.lower()
+    if (arguments.format or ending.removeprefix(".")) == "parquet":
         return _write_parquet(measured, arguments.out)
-    text = to_csv(measured) if form == "csv" else to_openmetrics(measured)
+    text = to_csv(measured)
     if arguments.out is None:
         say(text, end="")
     else:

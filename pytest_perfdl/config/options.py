@@ -43,6 +43,10 @@ class Option:
     """`mode` is a flag that accepts one of its choices after an equals sign."""
     default: str = ""
     """The built-in default, as text."""
+    brief: str = ""
+    """The help of the ini key in one short line, as pytest prints every ini key; empty if `help` is short."""
+    level: Literal["basic", "advanced"] = "advanced"
+    """Most projects need `basic` options alone; `pytest --help` does not list the others."""
 
     @property
     def dest(self) -> str:
@@ -66,6 +70,8 @@ OPTIONS: tuple[Option, ...] = (
         ini_type="bool",
         action="store_true",
         default="false",
+        brief="measure perf tests",
+        level="basic",
     ),
     Option("--no-perf", "do not measure, even if the ini file sets perf = true", action="store_true", default="false"),
     Option(
@@ -77,6 +83,7 @@ OPTIONS: tuple[Option, ...] = (
         choices=UPDATE_MODES,
         action="mode",
         default="off",
+        level="basic",
     ),
     Option(
         "--perf-note",
@@ -84,6 +91,7 @@ OPTIONS: tuple[Option, ...] = (
         "shown with it",
         metavar="TEXT",
         default="none",
+        level="basic",
     ),
     Option(
         "--perf-limit",
@@ -94,6 +102,8 @@ OPTIONS: tuple[Option, ...] = (
         metavar="METRIC:SPEC",
         action="append",
         default="step_time:3%, block_time:3%, peak_memory:2%+1MiB; times without paired rounds: at least 10%",
+        brief="how much worse metrics may get: step_time:3%",
+        level="basic",
     ),
     Option(
         "--perf-fail-on",
@@ -101,6 +111,8 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_fail_on",
         metavar="LIST",
         default=FAILS,
+        brief="verdicts that fail a test",
+        level="basic",
     ),
     Option(
         "--perf-require",
@@ -108,6 +120,8 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_require",
         metavar="N",
         default="0",
+        brief="minimum number of compared tests",
+        level="basic",
     ),
     Option(
         "--perf-shard",
@@ -115,6 +129,7 @@ OPTIONS: tuple[Option, ...] = (
         "every part (see `perfdl merge`)",
         metavar="I/N",
         default="all perf tests",
+        level="basic",
     ),
     Option(
         "--perf-dir",
@@ -122,6 +137,8 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_dir",
         metavar="DIR",
         default="baselines",
+        brief="directory of the baselines",
+        level="basic",
     ),
     Option(
         "--perf-report",
@@ -129,14 +146,17 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_report",
         metavar="DIR",
         default="perf-report",
+        brief="directory of the report",
+        level="basic",
     ),
-    Option("--perf-json", "also write the results as JSON to this file", metavar="FILE", default="none"),
+    Option("--perf-json", "also write the results as JSON to this file", metavar="FILE", default="none", level="basic"),
     Option(
         "--perf-traces",
         "tests whose traces of the baseline and of the current code are included in the report",
         ini="perf_traces",
         choices=("regressed", "all", "none"),
         default="regressed",
+        brief="tests whose traces are in the report",
     ),
     Option("--perf-warmup", "minimum number of warm-up steps", ini="perf_warmup", metavar="N", default="15"),
     Option("--perf-steps", "number of timed steps per process", ini="perf_steps", metavar="N", default="40"),
@@ -160,6 +180,8 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_timeout",
         metavar="SECONDS",
         default="600",
+        brief="time limit of a measured process, in seconds",
+        level="basic",
     ),
     Option(
         "--perf-launch",
@@ -168,6 +190,7 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_launch",
         metavar="COMMAND",
         default="none",
+        brief="command that starts the launcher of ranks",
     ),
     Option(
         "--perf-nodes",
@@ -175,6 +198,7 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_nodes",
         metavar="N",
         default="1",
+        brief="machines that the ranks are divided among",
     ),
     Option(
         "--perf-rendezvous",
@@ -182,6 +206,7 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_rendezvous",
         metavar="HOST:PORT",
         default="a free port of this machine",
+        brief="HOST:PORT where several launchers meet",
     ),
     Option(
         "--perf-rank-timeout",
@@ -190,6 +215,7 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_rank_timeout",
         metavar="SECONDS",
         default="120",
+        brief="time limit of a step of ranks, in seconds",
     ),
     Option(
         "--perf-against",
@@ -197,6 +223,7 @@ OPTIONS: tuple[Option, ...] = (
         "measured in paired rounds on this machine",
         metavar="REF",
         default="baselines",
+        level="basic",
     ),
     Option(
         "--perf-against-python",
@@ -205,6 +232,7 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_against_python",
         metavar="PATH",
         default="this interpreter",
+        brief="Python interpreter of the other side",
     ),
     Option(
         "--perf-budget",
@@ -212,6 +240,8 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_budget",
         metavar="SECONDS",
         default=f"{BUDGET_SECONDS:g}",
+        brief="time limit of the paired rounds of a test",
+        level="basic",
     ),
     Option(
         "--perf-resolution",
@@ -220,6 +250,7 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_resolution",
         metavar="PERCENT",
         default="twice the limit",
+        brief="slowdown to exclude when time is up, in percent",
     ),
     Option(
         "--perf-pin",
@@ -228,6 +259,7 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_pin",
         choices=("auto", "off"),
         default="auto",
+        brief="pin paired processes to one CPU: auto, off",
     ),
     Option(
         "--perf-device-lock",
@@ -237,6 +269,7 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_device_lock",
         metavar="MODE",
         default="auto",
+        brief="one run measures at a time: auto, off, a folder",
     ),
     Option(
         "--perf-calibrate",
@@ -246,6 +279,7 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_calibrate",
         choices=("auto", "off"),
         default="auto",
+        brief="measure peak rates when recording: auto, off",
     ),
     Option(
         "--perf-memory",
@@ -254,6 +288,7 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_memory",
         choices=("changed", "all", "off"),
         default="changed",
+        brief="breakdowns of peak memory: changed, all, off",
     ),
     Option(
         "--perf-start",
@@ -262,6 +297,7 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_start",
         choices=("auto", "fresh"),
         default="auto",
+        brief="how paired processes start: auto, fresh",
     ),
     Option(
         "--perf-skip-same",
@@ -271,6 +307,7 @@ OPTIONS: tuple[Option, ...] = (
         ini_type="bool",
         action="store_true",
         default="false",
+        brief="do not measure unchanged code",
     ),
     Option(
         "--perf-inject",
@@ -294,25 +331,50 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 
-INI_ONLY: tuple[tuple[str, Literal["string", "bool", "linelist"], str, str], ...] = (
-    ("perf_marker", "string", "name of the marker for perf tests", "perf"),
-    (
+
+@dataclass(frozen=True, slots=True)
+class IniKey:
+    """A setting that only the ini file has."""
+
+    name: str
+    help: str
+    default: str = ""
+    brief: str = ""
+    """As that of an `Option`."""
+    kind: Literal["string", "bool", "linelist"] = "string"
+
+
+INI_ONLY: tuple[IniKey, ...] = (
+    IniKey("perf_marker", "name of the marker for perf tests", "perf"),
+    IniKey(
         "perf_loops",
-        "string",
         "calls of the function in one timed step: a number, or `auto` for at least 100 us (times are per call)",
         "1",
+        "calls in one timed step: a number, auto",
     ),
-    ("perf_key_extra", "linelist", "additional context fields that must be equal before times are compared", ""),
-    ("perf_against_setup", "string", "command that builds the baseline commit, run in its checkout", ""),
-    (
+    IniKey(
+        "perf_key_extra",
+        "additional context fields that must be equal before times are compared",
+        brief="more context that must be equal for times",
+        kind="linelist",
+    ),
+    IniKey(
+        "perf_against_setup",
+        "command that builds the baseline commit, run in its checkout",
+        brief="command that builds the baseline commit",
+    ),
+    IniKey(
         "perf_against_tests",
-        "string",
         "whose definition of a test both sides of --perf-against run: the working tree's (head), the commit's (base)",
         "head",
+        "whose tests both sides run: head, base",
     ),
-    ("perf_waivers", "string", "path of the waivers, relative to the root directory, or `off`", WAIVERS),
-    ("perf_baseline_trace", "bool", "store the trace of one step with each baseline", "true"),
-    ("verbosity_perf", "string", "verbosity of the perf summary, if different from pytest's", "auto"),
+    IniKey(
+        "perf_waivers",
+        "path of the waivers, relative to the root directory, or `off`",
+        WAIVERS,
+        "path of the waivers, or off",
+    ),
 )
 
 
@@ -344,13 +406,15 @@ def register(parser: pytest.Parser, *, in_short: bool) -> None:
     group = parser.getgroup(
         "perfdl",
         "performance regression tests (pytest-perfdl); each --perf... option is short for --perfdl..., unless "
-        "another plugin defines the short option",
+        "another plugin defines the short option; advanced options have the names of the ini keys below, such as "
+        "--perfdl-steps for perfdl_steps",
     )
     for option in OPTIONS:
         # argparse formats its help texts with %, pytest prints those of ini keys as they are.
         flag = long_name(option.flag)
-        text = f"({option.flag}) {option.help} (default: {option.default})"
-        kwargs: dict[str, Any] = {"dest": option.dest, "default": None, "help": text.replace("%", "%%")}
+        text = f"({option.flag}) {option.help} (default: {option.default})".replace("%", "%%")
+        shown = text if option.level == "basic" else argparse.SUPPRESS
+        kwargs: dict[str, Any] = {"dest": option.dest, "default": None, "help": shown}
         flags = [flag, option.flag] if in_short and option.flag not in taken else [flag]
         if option.action == "mode":
             flags += [f"{each}={choice}" for choice in option.choices or () for each in flags]
@@ -368,15 +432,14 @@ def register(parser: pytest.Parser, *, in_short: bool) -> None:
 
 def register_short_ini_keys(parser: pytest.Parser) -> None:
     """Add the short ini keys that no other plugin has registered."""
-    for name, kind, text in ini_keys():
-        short_names.add_ini(parser, name, f"short for {long_name(name)}: {text}", kind)
+    for name, kind, _ in ini_keys():
+        short_names.add_ini(parser, name, f"short for {long_name(name)}", kind)
 
 
 def ini_keys() -> list[tuple[str, Literal["string", "bool", "linelist"], str]]:
-    """Every ini key in its short spelling, with its type and what it means."""
-    with_flag = [(each.ini, each.ini_type, f"{each.help} (flag: {each.flag})") for each in OPTIONS if each.ini]
-    only = [(name, kind, f"{text} (default: {default or 'none'})") for name, kind, text, default in INI_ONLY]
-    return [*with_flag, *only]
+    """Every ini key in its short spelling, with its type and what it means in one short line."""
+    with_flag = [(each.ini, each.ini_type, each.brief or each.help) for each in OPTIONS if each.ini]
+    return [*with_flag, *((each.name, each.kind, each.brief or each.help) for each in INI_ONLY)]
 
 
 INI_KEYS = frozenset(name for name, *_ in ini_keys())

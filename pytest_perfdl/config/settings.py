@@ -97,7 +97,6 @@ class Settings:
     inject: float
     """Fraction by which the steps of the working tree are slowed down on purpose: 0.05 for 5 %; 0 for none."""
     key_extra: tuple[str, ...]
-    baseline_trace: bool
     waivers: str
     """Path of the waiver file relative to the root directory, or "off"."""
     verbosity: int
@@ -143,6 +142,26 @@ class Settings:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Mode:
+    """What a run does: whether it measures, where, and what it compares or records."""
+
+    enabled: bool
+    update: UpdateMode | None
+    isolate: Isolate
+    debugging: str
+    """The option because of which it measures in pytest's process; empty if none."""
+    against: str | None
+    python: str | None
+    """As given on the command line."""
+    inject: str | None
+
+    @property
+    def sided(self) -> str:
+        """The option that turns the comparison of two sides on, for messages; empty if none does."""
+        return "--perf-against" if self.against is not None else "--perf-against-python" if self.python else ""
+
+
 def resolve(config: pytest.Config) -> Settings:
     """Read the command line and ini into one value.
 
@@ -152,72 +171,18 @@ def resolve(config: pytest.Config) -> Settings:
         A value is invalid; the message names the option in one line.
     """
     reader = _Reader(config)
-    update = option_value(config, "--perf-update")
-    against = option_value(config, "--perf-against")
-    python = option_value(config, "--perf-against-python")
-    if against is not None and not against.strip():
-        raise pytest.UsageError("--perf-against: expected a git revision, such as main or HEAD~1")
-    if python is not None and not python.strip():
-        raise pytest.UsageError("--perf-against-python: expected the path of a Python interpreter")
-    # The flag that turns the comparison on, for messages.
-    sided = "--perf-against" if against is not None else "--perf-against-python" if python is not None else ""
-    enabled = bool(option_value(config, "--perf") or read_ini(config, "perf") or update is not None or sided)
-    inject = option_value(config, "--perf-inject")
-    if option_value(config, "--no-perf"):
-        if update is not None:
-            raise pytest.UsageError("--no-perf and --perf-update cannot be combined: remove one of them")
-        enabled = False
-    if sided and update is not None:
-        raise pytest.UsageError(f"{sided} compares two sides and records no baselines: remove --perf-update")
-    isolate: Isolate = reader.choice("perf_isolate", ("process", "none"), "process")
-    debugging = [flag for flag, dest in _DEBUGGING.items() if config.getoption(dest, False)]
-    if debugging:
-        isolate = "none"
-    if isolate == "none" and update is not None:
-        cause = debugging[0] if debugging else "--perf-isolate=none"
-        raise pytest.UsageError(
-            f"{cause} measures in pytest's process, which cannot record baselines: remove --perf-update"
-        )
-    if isolate == "none" and sided:
-        raise pytest.UsageError(
-            f"{sided} needs fresh processes: remove --perf-isolate=none and debugger options such as --pdb"
-        )
-    if inject is not None and update is not None:
-        raise pytest.UsageError(
-            "--perf-inject slows down steps, so the result cannot be recorded as a baseline: remove --perf-update"
-        )
-    if inject is not None and isolate == "none":
-        raise pytest.UsageError(
-            "--perf-inject needs fresh processes: remove --perf-isolate=none and debugger options such as --pdb"
-        )
-    if option_value(config, "--perf-require") is not None and not option_value(config, "--no-perf"):
-        if not enabled:
-            raise pytest.UsageError(
-                "--perf-require needs --perf, because nothing is compared without --perf: add --perf (or set "
-                "perf_require in the ini file, which has no effect without --perf)"
-            )
-        if isolate == "none":
-            raise pytest.UsageError(
-                "--perf-require cannot be combined with --perf-isolate=none or debugger options such as --pdb, "
-                "because nothing is compared: remove one of them"
-            )
+    mode = _mode(config, reader)
+    _refuse_contradictions(config, mode)
     shard = reader.shard()
-    if shard is not None and not option_value(config, "--no-perf"):
-        if not enabled:
-            raise pytest.UsageError("--perf-shard needs --perf, because nothing is measured without --perf: add --perf")
-        if isolate == "none":
-            raise pytest.UsageError(
-                "--perf-shard cannot be combined with --perf-isolate=none or debugger options such as --pdb: remove "
-                "one of them"
-            )
+    if not option_value(config, "--no-perf"):
+        _refuse_without_comparison("--perf-require", mode, given=option_value(config, "--perf-require") is not None)
+        _refuse_without_comparison("--perf-shard", mode, given=shard is not None)
     json = reader.path("perf_json", "")
-    verbosity = read_ini(config, "verbosity_perf")
-    fallback = config.get_verbosity()
     return Settings(
-        enabled=enabled,
-        update=update,
-        note=_note(config, update),
-        isolate=isolate,
+        enabled=mode.enabled,
+        update=mode.update,
+        note=_note(config, mode.update),
+        isolate=mode.isolate,
         markers=short_names.markers(config),
         folder=reader.path("perf_dir", "baselines"),
         report=config.rootpath / reader.path("perf_report", "perf-report"),
@@ -232,18 +197,14 @@ def resolve(config: pytest.Config) -> Settings:
         steps=reader.flag_number("perf_steps", 2),
         repeats=reader.flag_number("perf_repeats", 1),
         threads=reader.flag_number("perf_threads", 1),
-        ini_shape={
-            name: value
-            for name, least in (("warmup", 0), ("steps", 2), ("repeats", 1), ("threads", 1))
-            if (value := reader.ini_number(f"perf_{name}", least)) is not None
-        },
+        ini_shape=reader.ini_shape(),
         loops=reader.loops("perf_loops"),
         timeout=reader.seconds("perf_timeout", 600.0),
         launch=reader.launch(),
-        against=against,
+        against=mode.against,
         # What the ini file says does not apply to runs that record baselines, or measure in this process.
-        against_python=None if update is not None or isolate == "none" else reader.python(),
-        against_setup=read_ini(config, "perf_against_setup") or "",
+        against_python=None if mode.update is not None or mode.isolate == "none" else reader.python(),
+        against_setup=reader.ini_text("perf_against_setup"),
         against_tests=reader.ini_choice("perf_against_tests", ("head", "base", "own"), "head"),
         budget=reader.seconds("perf_budget", BUDGET_SECONDS),
         resolution=reader.share("perf_resolution"),
@@ -252,19 +213,85 @@ def resolve(config: pytest.Config) -> Settings:
         memory=reader.choice("perf_memory", ("changed", "all", "off"), "changed"),
         start=reader.choice("perf_start", ("auto", "fresh"), "auto"),
         device_lock=reader.lock_folder(),
-        skip_same=(
-            bool(option_value(config, "--perf-skip-same") or read_ini(config, "perf_skip_same"))
-            and update is None
-            and not sided
-            and inject is None
-        ),
+        skip_same=_skips_same(config, mode),
         inject=reader.share("perf_inject") or 0.0,
         key_extra=_context_names(tuple(read_ini(config, "perf_key_extra") or ())),
-        baseline_trace=read_ini(config, "perf_baseline_trace") is not False,
-        waivers=str(read_ini(config, "perf_waivers") or "").strip() or WAIVERS,
-        verbosity=fallback if verbosity in (None, "", "auto") else reader.integer("verbosity_perf", verbosity),
+        waivers=reader.ini_text("perf_waivers") or WAIVERS,
+        verbosity=config.get_verbosity(),
         clashes=short_names.clashes(config, FLAGS),
     )
+
+
+def _mode(config: pytest.Config, reader: _Reader) -> _Mode:
+    update = option_value(config, "--perf-update")
+    against = option_value(config, "--perf-against")
+    python = option_value(config, "--perf-against-python")
+    if against is not None and not against.strip():
+        raise pytest.UsageError("--perf-against: expected a git revision, such as main or HEAD~1")
+    if python is not None and not python.strip():
+        raise pytest.UsageError("--perf-against-python: expected the path of a Python interpreter")
+    switched_on = option_value(config, "--perf") or read_ini(config, "perf")
+    isolate: Isolate = reader.choice("perf_isolate", ("process", "none"), "process")
+    debugging = next((flag for flag, dest in _DEBUGGING.items() if config.getoption(dest, False)), "")
+    return _Mode(
+        enabled=bool(switched_on or update or against or python) and not option_value(config, "--no-perf"),
+        update=update,
+        isolate="none" if debugging else isolate,
+        debugging=debugging,
+        against=against,
+        python=python,
+        inject=option_value(config, "--perf-inject"),
+    )
+
+
+def _refuse_contradictions(config: pytest.Config, mode: _Mode) -> None:
+    if mode.update is not None:
+        _refuse_recording(config, mode)
+    if mode.isolate == "none":
+        for flag in filter(None, (mode.sided, "--perf-inject" if mode.inject is not None else "")):
+            raise pytest.UsageError(
+                f"{flag} needs fresh processes: remove --perf-isolate=none and debugger options such as --pdb"
+            )
+
+
+def _refuse_recording(config: pytest.Config, mode: _Mode) -> None:
+    """Reject what cannot be combined with `--perf-update`."""
+    if option_value(config, "--no-perf"):
+        raise pytest.UsageError("--no-perf and --perf-update cannot be combined: remove one of them")
+    if mode.sided:
+        raise pytest.UsageError(f"{mode.sided} compares two sides and records no baselines: remove --perf-update")
+    if mode.isolate == "none":
+        raise pytest.UsageError(
+            f"{mode.debugging or '--perf-isolate=none'} measures in pytest's process, which cannot record baselines: "
+            "remove --perf-update"
+        )
+    if mode.inject is not None:
+        raise pytest.UsageError(
+            "--perf-inject slows down steps, so the result cannot be recorded as a baseline: remove --perf-update"
+        )
+
+
+_NEEDS_PERF = {
+    "--perf-require": "because nothing is compared without --perf: add --perf (or set perf_require in the ini file, "
+    "which has no effect without --perf)",
+    "--perf-shard": "because nothing is measured without --perf: add --perf",
+}
+"""Options that are wrong in a run that compares nothing, and what to do."""
+
+
+def _refuse_without_comparison(flag: str, mode: _Mode, *, given: bool) -> None:
+    if given and not mode.enabled:
+        raise pytest.UsageError(f"{flag} needs --perf, {_NEEDS_PERF[flag]}")
+    if given and mode.isolate == "none":
+        raise pytest.UsageError(
+            f"{flag} cannot be combined with --perf-isolate=none or debugger options such as --pdb, because nothing is "
+            "compared: remove one of them"
+        )
+
+
+def _skips_same(config: pytest.Config, mode: _Mode) -> bool:
+    wanted = option_value(config, "--perf-skip-same") or read_ini(config, "perf_skip_same")
+    return bool(wanted) and mode.update is None and not mode.sided and mode.inject is None
 
 
 def _note(config: pytest.Config, update: UpdateMode | None) -> str | None:
@@ -358,6 +385,17 @@ class _Reader:
         """The name of a setting where it was given: option or ini key."""
         return f"ini {name}" if option_value(self.config, _flag(name)) is None else _flag(name)
 
+    def ini_text(self, name: str) -> str:
+        return str(read_ini(self.config, name) or "").strip()
+
+    def ini_shape(self) -> dict[str, int]:
+        """Numbers of steps, processes and threads that the ini file gives."""
+        found = {
+            name: self.ini_number(f"perf_{name}", least)
+            for name, least in (("warmup", 0), ("steps", 2), ("repeats", 1), ("threads", 1))
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
     def ini_choice(self, name: str, allowed: tuple[str, ...], default: str) -> Any:
         value = read_ini(self.config, name) or default
         if value not in allowed:
@@ -378,9 +416,6 @@ class _Reader:
     def ini_number(self, name: str, least: int) -> int | None:
         value = read_ini(self.config, name)
         return None if value in (None, "") else self._number(f"ini {name}", value, least)
-
-    def integer(self, name: str, value: str) -> int:
-        return self._number(f"ini {name}", value, -10)
 
     def loops(self, name: str) -> LoopCount | None:
         """Calls in a step; `None` where the ini file says nothing."""

@@ -28,8 +28,8 @@ _FIXTURES_FROM = "pytest_perfdl.plugin"
 def long_name(short: str) -> str:
     """The long spelling, which no other plugin uses.
 
-    >>> long_name("--perf-update"), long_name("--no-perf"), long_name("perf_steps"), long_name("verbosity_perf")
-    ('--perfdl-update', '--no-perfdl', 'perfdl_steps', 'verbosity_perfdl')
+    >>> long_name("--perf-update"), long_name("--no-perf"), long_name("perf_steps")
+    ('--perfdl-update', '--no-perfdl', 'perfdl_steps')
     """
     return short.replace("perf", "perfdl", 1)
 

@@ -3,7 +3,7 @@
     PerfdlError                     the first line says what is wrong, where, and what to do
     +-- InputError                  invalid files, options and arguments; also a ValueError
     |   +-- TraceError (NotATrace), ScalingError, SelectionError, SourceError
-    |   +-- BaselineError, RecordError (NewerRecordError, ConflictedRecordError), RunFileError
+    |   +-- BaselineError, RecordError (OtherSchemaError, ConflictedRecordError), RunFileError
     |   +-- LogError, OutcomeError
     |   +-- HistoryError, WaiverError, ConstantsError, MissingConstant (MissingMachineConstant)
     |   +-- NotApplicable, CycleError
@@ -69,8 +69,8 @@ class RecordError(InputError):
     """A stored record is invalid; the message is one line."""
 
 
-class NewerRecordError(RecordError):
-    """A stored record has a schema of a newer version; the message says what to do."""
+class OtherSchemaError(RecordError):
+    """A stored file has the schema of another version; the message says what to do."""
 
 
 class ConflictedRecordError(RecordError):

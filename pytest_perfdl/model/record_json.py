@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from pytest_perfdl.model.errors import NewerRecordError, RecordError
+from pytest_perfdl.model.errors import OtherSchemaError, RecordError
 from pytest_perfdl.model.record import (
     LONGEST_NOTE,
     SHORT_HASH,
@@ -37,7 +37,7 @@ from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
 
 SCHEMA = 1
-"""Version of the JSON form. Raised when an older reader would misread a newer file."""
+"""Version of the JSON form, the only one that is read. Raised when readers would misread the new form."""
 LONGEST_NS = 2**61
 """Nanoseconds that a duration may have, 73 years: sums of a few stay 64-bit integers."""
 LARGEST = 1e100
@@ -195,18 +195,14 @@ def from_json(data: Any) -> Record:
 
     Raises
     ------
-    NewerRecordError
-        When the data is of a newer schema.
+    OtherSchemaError
+        When the data is of another schema.
     RecordError
         When a part is missing, of the wrong type or out of bounds; the message names the place.
     """
     if not isinstance(data, dict) or type(data.get("schema")) is not int:
         raise RecordError("is not a pytest-perfdl record: it has no schema number")
-    if data["schema"] > SCHEMA:
-        raise NewerRecordError(
-            f"was written by a newer pytest-perfdl (schema {str(data['schema'])[:20]}, this one reads {SCHEMA}): "
-            "upgrade pytest-perfdl"
-        )
+    check_schema(data["schema"], SCHEMA)
     form = converted(data, RecordForm)
     occasions = tuple(_occasion(each, f"occasions[{place}]") for place, each in enumerate(form.occasions))
     repeats = sum(occasion.repeats for occasion in occasions)
@@ -227,6 +223,20 @@ def from_json(data: Any) -> Record:
         note=form.note,
         refreshed=None if form.refreshed is None else _refreshed(form.refreshed),
     )
+
+
+def check_schema(found: int, known: int) -> None:
+    """Refuse a file whose schema is not the one that is read.
+
+    Raises
+    ------
+    OtherSchemaError
+    """
+    if found != known:
+        raise OtherSchemaError(
+            f"was written by another version of pytest-perfdl (schema {str(found)[:20]}, this one reads {known}): use "
+            "that version, or measure again"
+        )
 
 
 def converted(data: Any, form: type[_T]) -> _T:

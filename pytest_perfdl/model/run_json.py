@@ -18,11 +18,11 @@ from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import RecordError, RunFileError
 from pytest_perfdl.model.limits import is_budget
 from pytest_perfdl.model.record import Record
-from pytest_perfdl.model.record_json import LARGEST, converted, from_json
+from pytest_perfdl.model.record_json import LARGEST, check_schema, converted, from_json
 from pytest_perfdl.model.visible import visible
 
 SCHEMA = 1
-"""Version of this form. Raised when an older reader would misread a newer file."""
+"""Version of the JSON form, the only one that is read. Raised when readers would misread the new form."""
 LIMIT = 2**29
 """Bytes that a run file may have."""
 
@@ -129,7 +129,7 @@ def read(path: Path) -> RunFile:
     Raises
     ------
     RunFileError
-        When it cannot be read, is no run file, is newer than this version reads, or holds what no run writes.
+        When it cannot be read, is no run file, is of another schema, or holds what no run writes.
     """
     try:
         return of_data(json.loads(untrusted_files.read_bytes(path, LIMIT)), path)
@@ -150,9 +150,10 @@ def of_data(data: Any, path: Path) -> RunFile:
     schema = data.get("schema")
     if type(schema) is not int:
         raise RunFileError(f"{path} is not a run file of pytest --perf: it has no schema number")
-    if schema > SCHEMA:
-        shown = str(schema)[:20]
-        raise RunFileError(f"{path} was written by a newer pytest-perfdl (schema {shown}, this one reads {SCHEMA})")
+    try:
+        check_schema(schema, SCHEMA)
+    except RecordError as error:
+        raise RunFileError(f"{path} {error}") from None
     place = ""
     try:
         _check_numbers({name: value for name, value in data.items() if name != "tests"})

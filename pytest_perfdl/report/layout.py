@@ -5,10 +5,19 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.kernel_names import short_names
+from pytest_perfdl.model.units import format_percent, format_quantity
+from pytest_perfdl.model.visible import visible
+
+if TYPE_CHECKING:
+    from pytest_perfdl.report.document import Table
 
 GAP = "  "
+BAR = 24
+"""Width of the longest bar of the breakdown."""
 LEAST_NAME = 24
 """A name is shortened for the sake of alignment down to this width, not further."""
 
@@ -72,6 +81,34 @@ def rows(
     columns[0] = min(columns[0], room)
     shown = _fitted(names, columns[0], fit, shorten)
     return [_aligned((shown[row[0]], *row[1:]), columns, right, indent) for row in table]
+
+
+def table(declared: Table, width: int, *, top: int | None = None, least: int = LEAST_NAME) -> list[str]:
+    """Lay out the first rows of a table below its titles, of which that of the names is empty."""
+    shown = replace(declared, rows=declared.rows[:top])
+    columns = [column for column in shown.columns if not column.wide]
+    cells = [("", *(column.short_title for column in columns[1:]))]
+    cells += [tuple(visible(column.text(column.value(row))) for column in columns) for row in shown.rows]
+    sides = "".join("l" if column.is_text else "r" for column in columns)
+    fit = {"name": short_names, "place": last_parts}.get(columns[0].kind)
+    return rows(cells, sides, 2, width, fit, least=least)
+
+
+def title(declared: Table, top: int) -> str:
+    """The title of a table of which the first rows are shown."""
+    count = len(declared.rows)
+    return declared.ordered + (f" ({top} of {count}; --top shows more)" if count > top else "")
+
+
+def bars(parts: Mapping[str, float], whole: float) -> list[str]:
+    """One line a part with its share of the whole, drawn to scale."""
+    if not parts or not whole:
+        return []
+    lines = [
+        (name, format_quantity(ns, "ns"), format_percent(ns / whole, signed=False), "=" * round(ns / whole * BAR))
+        for name, ns in parts.items()
+    ]
+    return rows(lines, "lrrl", 2, 100)
 
 
 def last_parts(names: Sequence[str], width: int) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
 """A metric's numbers for other programs: in base units, under names that any of them takes.
 
-Dashboards, JUnit properties and OpenMetrics share these names and units: seconds, bytes and ratios (0.1 is 10 %), with
+Dashboards and JUnit properties share these names and units: seconds, bytes and ratios (0.1 is 10 %), with
 the unit as the last word of the name.
 """
 
@@ -17,7 +17,6 @@ from pytest_perfdl.model.units import SIZES, TIMES
 if TYPE_CHECKING:
     from pytest_perfdl.results.verdict import MetricVerdict
 
-RATIO = "ratio"
 _LONGEST = 60
 """Characters of a name that are kept before its digest."""
 _LIKE_A_DIGEST = re.compile(r"_[0-9a-f]{6}\Z")
@@ -53,7 +52,7 @@ def base_unit(unit: str) -> BaseUnit:
     if unit in SIZES:
         return BaseUnit("bytes", SIZES[unit])
     if unit == "%":
-        return BaseUnit(RATIO, divisor=100)
+        return BaseUnit("ratio", divisor=100)
     amount, per, time = unit.partition("/")
     if unit == "B/s":
         amount = "bytes"

@@ -51,11 +51,7 @@ def update(
     if ended is not None and ended.raw == "failed":
         raise PerfError("no baseline was recorded, because the test's teardown phase failed")
     try:
-        pictures = (
-            {call: Path(path).read_bytes() for call, path in exemplars(measurement.repeats).items()}
-            if settings.baseline_trace
-            else {}
-        )
+        pictures = {call: Path(path).read_bytes() for call, path in exemplars(measurement.repeats).items()}
         # Keep repeats that another process appended since the baseline was read.
         joined = (lambda there: _appended(there or base, new)) if mode == "append" else None
         return bool(store.save(new, pictures, joined))

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_perfdl.fixture.perf import Expectation
+from pytest_perfdl.fixture.requests import Expectation
 from pytest_perfdl.judge import kernels
 from pytest_perfdl.judge.alternatives import demand, sides
 from pytest_perfdl.judge.alternatives import verdict as verdict_on

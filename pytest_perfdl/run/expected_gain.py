@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from pytest_perfdl.fixture.perf import WhatIfExpectation
+from pytest_perfdl.fixture.requests import WhatIfExpectation
 from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.model.errors import MissingConstant, NotApplicable
 from pytest_perfdl.model.limits import parse_limit

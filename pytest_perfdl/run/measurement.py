@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pytest_perfdl.fixture.perf import CurveExpectation, Expectation, WhatIfExpectation
+from pytest_perfdl.fixture.requests import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.judge.ranks import mean_side, rank_side
 from pytest_perfdl.judge.work import joined, operator_sides
 from pytest_perfdl.measure.assemble import (

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.fixture.perf import Expectation, WhatIfExpectation
+from pytest_perfdl.fixture.requests import Expectation, WhatIfExpectation
 from pytest_perfdl.judge.budget import doubted, fails_utilization
 from pytest_perfdl.judge.stored_repeats import sensitivity
 from pytest_perfdl.measure.assemble import exemplars, rank_exemplars

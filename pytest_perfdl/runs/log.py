@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from pytest_perfdl.model.errors import LogError, RecordError
-from pytest_perfdl.model.record_json import converted
+from pytest_perfdl.model.errors import LogError, OtherSchemaError, RecordError
+from pytest_perfdl.model.record_json import check_schema, converted
 
 SCHEMA = 1
-"""Version of the entries. Raised when an older reader would misread a newer file."""
+"""Version of the entries, the only one that is read. Raised when readers would misread the new form."""
 _T = TypeVar("_T")
 
 
@@ -102,12 +102,12 @@ class Log(Generic[_T]):
 
     def _entry(self, plain: Any) -> _T:
         try:
-            schema = converted(plain, _Versioned).schema
-            if schema <= SCHEMA:
-                return converted(plain, self.entry)
+            check_schema(converted(plain, _Versioned).schema, SCHEMA)
+            return converted(plain, self.entry)
+        except OtherSchemaError:
+            raise
         except RecordError as error:
             raise RecordError(f"was not written by {self.command}: it {error}") from None
-        raise RecordError(f"was written by a newer pytest-perfdl (schema {schema}): upgrade pytest-perfdl")
 
 
 class _Versioned(msgspec.Struct):

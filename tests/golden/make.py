@@ -33,7 +33,6 @@ from unit.test_docs_made import SAMPLES  # noqa: E402
 from pytest_perfdl.report import csv, junit, markdown, traces  # noqa: E402
 from pytest_perfdl.report import html as page  # noqa: E402
 from pytest_perfdl.report import json as run_file  # noqa: E402
-from pytest_perfdl.report.openmetrics import to_openmetrics  # noqa: E402
 from pytest_perfdl.report.reading import read_run  # noqa: E402
 from pytest_perfdl.report.terminal import failure_text, summary_lines  # noqa: E402
 from pytest_perfdl.results.run import Run  # noqa: E402
@@ -134,7 +133,6 @@ def _of_run(run: Run) -> Iterator[tuple[str, str]]:
     yield "summary.md", markdown.summary(run, markdown.COMMENT_LIMIT)
     yield "page.txt", text_of_page(page.render(run, traces.collect(run)))
     yield "metrics.csv", csv.to_csv(run)
-    yield "metrics.prom", to_openmetrics(run)
     yield "junit.json", json.dumps([junit.properties(result, run) for result in run.results], indent=1) + "\n"
 
 

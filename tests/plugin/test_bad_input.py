@@ -236,7 +236,6 @@ def test_an_option_that_cannot_be_used(inner, option, ini, value, message, way):
         (["--perf-traces=some"], "--perf-traces = 'some': expected one of regressed, all, none"),
         (["--perf", "-operf_traces=some"], "ini perf_traces = 'some': expected one of regressed, all, none"),
         (["--perf-isolate=thread"], "--perf-isolate = 'thread': expected one of process, none"),
-        (["--perf", "-overbosity_perf=loud"], "ini verbosity_perf = 'loud': expected an integer"),
         (["--perf-require=2"], "--perf-require needs --perf"),
         (
             ["--perf", "--perf-require=2", "--perf-isolate=none"],
@@ -373,7 +372,7 @@ def test_baselines_that_cannot_be_used(project):
     for name, message in {
         "cut": "is damaged at line",
         "conflict": "has an unresolved merge conflict at line 1",
-        "newer": "was written by a newer pytest-perfdl (schema 1000, this one reads 1): upgrade pytest-perfdl",
+        "newer": "was written by another version of pytest-perfdl (schema 1000, this one reads 1): use that version",
         "other": "contains a baseline of test_it.py::test_elsewhere with machine ID",
         "text": "is malformed (missing field `test`)",
         "folder": "cannot be read: Is a directory",

@@ -1,18 +1,12 @@
 """The recipes of the pages on integrations and on GitLab, as they are there, against stand-ins of what they send to."""
 
-import http.server
 import json
 import os
 import re
-import shutil
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
 from plugin.project import SHORT, Project
-from unit.report.openmetrics_text import parsed
 
 FAKES = Path(__file__).with_name("fakes")
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
@@ -47,7 +41,7 @@ def fence(kind, part):
 def script(part):
     """The commands of a GitLab job, for a project that has baselines and is in no repository."""
     text = fence("yaml", part).replace('--perf-against "$base"', "--perf")
-    return [line.strip()[2:] for line in text.splitlines() if re.match(r" +- (pytest|perfdl|curl) ", line)]
+    return [line.strip()[2:] for line in text.splitlines() if re.match(r" +- pytest ", line)]
 
 
 @pytest.fixture(scope="module")
@@ -160,44 +154,3 @@ def test_junit_properties_are_in_the_file_of_either_family(project, compared, fi
             assert 0.002 <= float(properties["perf.forward.step_time.baseline_seconds"]) < 60
             assert properties["perf.forward.step_time.limit"] == "10000%"
     assert cases["test_later"].outcome == "skipped"
-
-
-class Gateway(http.server.BaseHTTPRequestHandler):
-    """Keeps what it is sent."""
-
-    def do_PUT(self):
-        self.server.got.append((self.path, self.rfile.read(int(self.headers["Content-Length"])).decode()))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.mark.torch
-@pytest.mark.skipif(shutil.which("curl") is None, reason="the recipe needs curl")
-def test_the_commands_of_the_gitlab_jobs(project, compared):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Gateway)
-    server.got = []
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        commands = [
-            line for job in ("curl", "junit: junit.xml") for line in script(job) if not line.startswith("pytest")
-        ]
-        assert [line.split()[0] for line in commands] == ["perfdl", "curl", "perfdl"]
-        for line in commands:
-            here = line.replace("pushgateway:9091", f"127.0.0.1:{server.server_port}")
-            here = re.sub(r"^perfdl ", f"'{sys.executable}' -m pytest_perfdl.cli ", here)
-            subprocess.run(["bash", "-c", here], cwd=project.root, check=True, capture_output=True, timeout=60)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-    ((path, text),) = server.got
-    assert path == "/metrics/job/perfdl"
-    assert text == (project.root / "metrics.txt").read_text()
-    families = parsed(text)
-    sides = {dict(labels)["side"] for labels in families["perfdl_step_time_seconds"].samples}
-    assert sides == {"baseline", "current"}
-    assert {dict(labels)["test"] for labels in families["perfdl_verdict"].samples} == {f"inner/{test}" for test in IDS}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions
-from pytest_perfdl.config.options import INI_ONLY, OPTIONS
+from pytest_perfdl.config.options import INI_ONLY, OPTIONS, ini_keys
 from pytest_perfdl.config.short_names import marks
 from pytest_perfdl.plugin import SETTINGS
 from pytest_perfdl.run.collection import adopt
@@ -73,11 +73,18 @@ def test_a_value_by_every_way(inner, key, text, read, value, default):
     assert read(settings(inner, f"-o{key}={text}")) == value
 
 
-def test_percent_signs_are_single_in_the_help(inner):
+def test_the_help_shows_basic_options_and_one_line_for_an_ini_key(inner):
     """argparse formats the texts of options, but pytest prints those of ini keys as they are."""
     shown = inner.runpytest_inprocess("--help").stdout.str()
-    assert shown.count("step_time:3%") == 4, "the option, its default, the ini key in both spellings"
+    assert shown.count("step_time:3%") == 3, "the option, its default, the ini key"
     assert "%%" not in shown
+    basic = {option.flag for option in OPTIONS if option.level == "basic"}
+    assert len(basic) == 13
+    assert set(re.findall(r"\((--(?:no-)?perf[\w-]*)\)", shown)) == basic
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    for name, kind, brief in ini_keys():
+        long = f"perfdl{name.removeprefix('perf')} ({kind}):"
+        assert f"{long} {brief}" in lines or (long in lines and brief in lines), name
 
 
 def test_the_table_above_is_complete():
@@ -93,14 +100,12 @@ def test_the_table_above_is_complete():
         ("perf_loops", "auto", lambda settings: settings.loops, "auto", None),
         ("perf_loops", "8", lambda settings: settings.loops, 8, None),
         ("perf_key_extra", "torch", lambda settings: settings.key_extra, ("torch",), ()),
-        ("perf_baseline_trace", "false", lambda settings: settings.baseline_trace, False, True),
         ("perf_against_setup", "make", lambda settings: settings.against_setup, "make", ""),
         ("perf_against_tests", "own", lambda settings: settings.against_tests, "own", "head"),
-        ("verbosity_perf", "2", lambda settings: settings.verbosity, 2, 0),
     ],
 )
 def test_a_value_that_only_the_ini_file_has(inner, key, text, read, value, default):
-    assert key in {name for name, *_ in INI_ONLY}
+    assert key in {each.name for each in INI_ONLY}
     assert read(settings(inner)) == default
     assert read(settings(inner, ini=f"{key} = {text}")) == value
     assert read(settings(inner, f"-o{key}={text}")) == value
@@ -138,7 +143,6 @@ def test_other_settings(inner):
     assert found.json == inner.path / "out" / "run.json"
     assert not found.github
     assert found.verbosity == 1
-    assert settings(inner, "-q", ini="verbosity_perf = 1").verbosity == 1
 
 
 def test_the_command_line_is_before_the_ini_file(inner):

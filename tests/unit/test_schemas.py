@@ -212,5 +212,5 @@ def test_readers_ignore_unknown_fields(tmp_path):
 
 def test_a_later_schema_is_refused():
     data = record_json.to_json(runs.record("t.py::test_a"))
-    with pytest.raises(record_json.NewerRecordError, match="upgrade pytest-perfdl"):
+    with pytest.raises(record_json.OtherSchemaError, match="another version of pytest-perfdl"):
         record_json.from_json(data | {"schema": record_json.SCHEMA + 1})

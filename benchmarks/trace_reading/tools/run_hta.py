@@ -16,7 +16,7 @@ from typing import Any
 import measure
 
 warnings.simplefilter("ignore")
-from hta.trace_analysis import TraceAnalysis  # noqa: E402 (it warns while it is imported)
+from hta.trace_analysis import TraceAnalysis
 
 logging.disable(logging.CRITICAL)
 

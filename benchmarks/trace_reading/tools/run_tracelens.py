@@ -15,7 +15,7 @@ from typing import Any
 import measure
 
 warnings.simplefilter("ignore")
-from TraceLens import TreePerfAnalyzer  # noqa: E402 (it warns while it is imported)
+from TraceLens import TreePerfAnalyzer
 
 logging.disable(logging.CRITICAL)
 

@@ -61,16 +61,6 @@ class TraceIntegrity:
     """Operators that began inside another on their thread and ended after it."""
 
     @property
-    def unlinked_share(self) -> float:
-        """Share of the device events."""
-        return self.unlinked / self.device_events if self.device_events else 0.0
-
-    @property
-    def unlinked_time_share(self) -> float:
-        """Share of the device events' durations."""
-        return self.unlinked_ns / self.device_ns if self.device_ns else 0.0
-
-    @property
     def zero_duration_share(self) -> float:
         """Share of the device events."""
         return self.zero_duration / self.device_events if self.device_events else 0.0

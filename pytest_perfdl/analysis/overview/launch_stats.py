@@ -38,11 +38,6 @@ class StreamQueue:
     empty_ns: int
     """Time of the span during which nothing was queued: the device could only wait for the host."""
 
-    @property
-    def empty_share(self) -> float:
-        """`empty_ns / span_ns`, from 0 to 1; 0 for a span without length."""
-        return self.empty_ns / self.span_ns if self.span_ns else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class LaunchStats:

@@ -82,11 +82,6 @@ class Collective:
     """How long each member waits for the last one to start; 0 for one that ends before that."""
 
     @property
-    def skew_ns(self) -> int:
-        """Latest start less earliest."""
-        return max(self.start_ns) - min(self.start_ns)
-
-    @property
     def last(self) -> int:
         """Number of the rank that starts last, the first of several."""
         return self.ranks[self.start_ns.index(max(self.start_ns))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,9 @@ import jinja2
 from pytest_perfdl.diff import causes as causes_of
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.report import templating
+from pytest_perfdl.report.diff import tables
 from pytest_perfdl.report.diff.json import to_json
-from pytest_perfdl.report.diff.terminal import (
+from pytest_perfdl.report.diff.wording import (
     SURE,
     UNEXPLAINED,
     bound_words,
@@ -30,8 +32,9 @@ from pytest_perfdl.report.diff.terminal import (
     step_words,
     use_rows,
 )
+from pytest_perfdl.report.document import Table, keyed
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.trace.terminal import place
+from pytest_perfdl.report.trace.wording import place
 from pytest_perfdl.report.words import bound
 
 if TYPE_CHECKING:
@@ -40,22 +43,32 @@ if TYPE_CHECKING:
 ROWS = 300
 """Rows of a table that the page holds; all of them are in its data, and in `--json`."""
 
-Column = tuple[str, str, str]
-"""Heading, key of a row, and kind of value of a column beside the names."""
-
-CAUSES: tuple[Column, ...] = (
-    ("Change", "own_ns", "signed"),
-    ("Share", "share", "share"),
-    ("Baseline", "base_ns", "ns"),
-    ("Current", "new_ns", "ns"),
-    ("Calls, baseline", "base_count", "count"),
-    ("Calls, current", "new_count", "count"),
+_CAUSES = (
+    keyed("Name", "name", "name"),
+    keyed("Change", "own_ns", "signed"),
+    keyed("Share", "share", "share"),
+    keyed("Baseline", "base_ns", "ns"),
+    keyed("Current", "new_ns", "ns"),
+    keyed("Calls, baseline", "base_count", "count"),
+    keyed("Calls, current", "new_count", "count"),
 )
-SHARES: tuple[Column, ...] = (
-    ("Own change", "work_delta_ns", "signed"),
-    ("Effect on the step", "share_ns", "signed"),
-    ("Step without the change", "step_without_ns", "ns"),
-    ("Slack", "slack_ns", "ns"),
+_SHARES = (
+    keyed("Name", "name", "name"),
+    keyed("Own change", "work_delta_ns", "signed"),
+    keyed("Effect on the step", "share_ns", "signed"),
+    keyed("Step without the change", "step_without_ns", "ns"),
+    keyed("Slack", "slack_ns", "ns"),
+)
+_UNMATCHED = (
+    keyed("Name", "name", "name"),
+    keyed("Side", "side"),
+    keyed("Time", "ns", "ns"),
+    keyed("Module", "module"),
+)
+_OF_CAUSES = (
+    "Machine drift is subtracted from the changes. Share: percentage of the profiled step's change. The reasons of a "
+    "cause (more or fewer calls, slower or faster per call, different inputs, less or more overlap) add up to its "
+    "change."
 )
 
 
@@ -95,8 +108,7 @@ def _headline(diffs: Sequence[tuple[str, Diff]], limit: float) -> str:
 
 def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[str, Any]:
     """What the template shows of one diff."""
-    causes = [_cause(cause, row) for cause, row in zip(causes_of(each), data["blame"], strict=True)]
-    shares = _shares(each, data["counterfactual"])
+    causes = [_cause(cause, row, each) for cause, row in zip(causes_of(each), data["blame"], strict=True)]
     return {
         "title": title or " and ".join(_names(each)),
         "verdict": data["verdict"],
@@ -114,17 +126,25 @@ def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[s
             *_simulated(each),
         ],
         "use": [] if each.use is None else use_rows(each.use),
-        "account": [{**line, "name": line["class"], "share": _plain(line["share"])} for line in data["account"]],
-        "causes": causes,
-        "cause_columns": _with_values(CAUSES, causes),
-        "shares": shares,
-        "share_columns": _with_values(SHARES, shares),
-        "shares_note": "" if each.counterfactual is None else _sentence(counterfactual_words(each.counterfactual)),
-        "modules": data["modules"],
-        "lines": [{**row, "name": place(row["name"])} for row in data["lines"]],
-        "unmatched": [
-            {**row, "side": "baseline" if row["side"] == "base" else "current"} for row in data["matching"]["unmatched"]
-        ],
+        "account": tables.breakdown(each),
+        "causes": Table("Causes", _CAUSES, causes, note=_OF_CAUSES, told=itemgetter("told")),
+        "shares": Table(
+            "Step time without each change (simulated)",
+            _SHARES,
+            _shares(each, data["counterfactual"]),
+            note="" if each.counterfactual is None else _sentence(counterfactual_words(each.counterfactual)),
+            told=itemgetter("told"),
+        ),
+        "modules": tables.by_place(each, "module"),
+        "lines": tables.by_place(each, "line"),
+        "unmatched": Table(
+            "Only in baseline or only in current",
+            _UNMATCHED,
+            [
+                {**row, "side": "baseline" if row["side"] == "base" else "current"}
+                for row in data["matching"]["unmatched"]
+            ],
+        ),
     }
 
 
@@ -138,7 +158,7 @@ def _names(each: Diff) -> tuple[str, str]:
     return (base, new) if base and new and base != new else (each.base.label, each.new.label)
 
 
-def _cause(cause: DiffCause, row: dict[str, Any]) -> dict[str, Any]:
+def _cause(cause: DiffCause, row: dict[str, Any], each: Diff) -> dict[str, Any]:
     """A row with the reasons below its name; only what is counted has calls."""
     counted = cause.kind != "idle"
     large = large_effects(row["effects"])
@@ -151,7 +171,7 @@ def _cause(cause: DiffCause, row: dict[str, Any]) -> dict[str, Any]:
     return {
         **row,
         "name": cause_name(cause),
-        "share": _plain(row["share"]),
+        "share": tables.share(cause.own_ns, each),
         "base_ns": row["base"]["ns"],
         "new_ns": row["new"]["ns"],
         "base_count": row["base"]["count"] if counted else None,
@@ -162,16 +182,6 @@ def _cause(cause: DiffCause, row: dict[str, Any]) -> dict[str, Any]:
 
 def _where(row: dict[str, Any]) -> str:
     return " at ".join(filter(None, (row["module"], row["graph"], place(row["line"]))))
-
-
-def _plain(share: float | None) -> float | None:
-    """A share without the sign that rounding to zero would leave."""
-    return 0.0 if share is not None and abs(share) < 0.0005 else share
-
-
-def _with_values(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
-    """The columns in which any row has a value."""
-    return [column for column in columns if any(row[column[1]] is not None for row in rows)]
 
 
 def _simulated(each: Diff) -> list[str]:

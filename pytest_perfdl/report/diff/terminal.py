@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
-from pytest_perfdl.diff import causes, places, regions
-from pytest_perfdl.diff.changes import EXCHANGED
+from pytest_perfdl.diff import causes, regions
 from pytest_perfdl.model.kernel_names import short_name, short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.trace.terminal import SHOWN, place, sizes
-from pytest_perfdl.report.words import bound, work_sentence
+from pytest_perfdl.report.diff import tables
+from pytest_perfdl.report.diff.wording import (
+    SURE,
+    UNEXPLAINED,
+    bound_words,
+    bounds,
+    cause_name,
+    counterfactual_words,
+    drift_words,
+    effect_name,
+    effect_words,
+    figure_words,
+    large_effects,
+    latent_words,
+    refused_words,
+    replaced,
+    side_words,
+    slower_words,
+    step_words,
+    use_rows,
+)
+from pytest_perfdl.report.trace.wording import place, sizes
+from pytest_perfdl.report.words import bound
 
 if TYPE_CHECKING:
-    from pytest_perfdl.diff import AccountLine, Diff, DiffCause, Side
-    from pytest_perfdl.diff.changes import Counterfactual, MachineUse, Status
+    from pytest_perfdl.diff import Diff, DiffCause
     from pytest_perfdl.results.verdict import OperatorSides
 
-LEAST_EFFECT = 0.1
-"""Share of a cause's change from which one of its effects is named."""
-SURE = 0.6
-"""Confidence of a match below which a cause is marked."""
 MOVED = 0.02
 """Relative change of an operator's time from which its utilization is shown."""
 LEAST_LINE = 0.001
 """Share of the step below which a line of the breakdown is left out."""
 UNMATCHED_SHOWN = 3
-_EXCHANGED: Mapping[Status, str] = {"replaced": "replaces", "fused": "fuses", "split": "split from"}
-LATENT_NAME = 60
-"""Characters of a name in a warning."""
-_EFFECTS = {
-    "count": ("more calls", "fewer calls"),
-    "duration": ("slower per call", "faster per call"),
-    "mix": ("different inputs", "different inputs"),
-    "exposure": ("less overlap", "more overlap"),
-}
-"""What each effect is called that adds time, and that saves it."""
 
 
 def reports(diffs: Sequence[tuple[str, Diff]], limit: float, top: int, width: int) -> str:
@@ -97,111 +102,21 @@ def _head(title: str, each: Diff, limit: float, width: int) -> Iterator[str]:
         yield from layout.item(visible(note), 2, width)
 
 
-def side_words(side: Side) -> str:
-    """What a side is, and how many runs or steps it has: "before/ (5 runs)"."""
-    return f"{visible(side.label)} ({columns_of(side)})"
-
-
-def step_words(each: Diff) -> str:
-    """What the step time did, with its interval: "step time 83.20 ms -> 91.50 ms, +10.0% [...]"."""
-    if each.incomparable:
-        return f"not comparable: {visible(each.incomparable)}"
-    timed = each.timed
-    if timed is not None and timed.base and timed.new:
-        text = f"step time {change(timed.base, timed.new, timed.effect)}"
-        if timed.ci95 is None:
-            return text
-        low, high = map(format_percent, timed.ci95)
-        over = f", {plural(timed.rounds, 'paired round')}" if timed.rounds else ""
-        held = f", limit {timed.limit}" if timed.limit else ""
-        return f"{text} [{low}, {high}] (95% interval{over}){held}"
-    text = f"step time {change(each.base_ns, each.new_ns)}"
-    if each.interval is None:
-        return f"{text} (no interval: one side has only one {each.unit})"
-    low, high = (format_percent(end / max(each.base_ns, 1)) for end in each.interval)
-    return f"{text} [{low}, {high}] (95% interval over {each.unit}s)"
-
-
-def columns_of(side: Side) -> str:
-    """How many runs or steps a side has."""
-    return plural(side.columns, side.unit)
-
-
-def change(base_ns: float, new_ns: float, effect: float | None = None) -> str:
-    """Both sides with the relative change, "83.20 ms -> 91.50 ms, +10.0%".
-
-    Parameters
-    ----------
-    effect
-        The change where an estimate of it is known, which the interval beside it is of; by default the means' ratio.
-    """
-    text = f"{format_quantity(base_ns, 'ns')} -> {format_quantity(new_ns, 'ns')}"
-    if effect is None and base_ns:
-        effect = new_ns / base_ns - 1
-    return text + ("" if effect is None else f", {format_percent(effect)}")
-
-
 def _account(each: Diff, width: int) -> Iterator[str]:
-    yield "Breakdown of the profiled step"
+    found = tables.breakdown(each)
     least = LEAST_LINE * max(each.base_ns, each.new_ns)
-    lines = [line for line in each.account if max(abs(line.base_ns), abs(line.new_ns)) > least]
-    rows = [
-        ("", "baseline", "current", "change", "share"),
-        *(_changed_row(line.name, *_ns(line), each) for line in lines),
-    ]
-    rows.append(_changed_row("total", each.base_ns, each.new_ns, each))
-    yield from layout.rows(rows, "lrrrr", 2, width)
-    yield "  share: percentage of the profiled step's change"
+    lines = [line for line in found.rows if max(abs(line.base_ns), abs(line.new_ns)) > least]
+    yield found.ordered
+    yield from layout.table(replace(found, rows=[*lines, tables.total(each)]), width)
+    yield f"  {found.short_legend}"
     for words in (*drift_words(each), *bound_words(each)):
         yield from layout.paragraph(words, 2, width)
 
 
-def _ns(line: AccountLine) -> tuple[int, int]:
-    return line.base_ns, line.new_ns
-
-
-def _changed_row(name: str, base_ns: float, new_ns: float, each: Diff) -> tuple[str, ...]:
-    return (
-        visible(name),
-        format_quantity(base_ns, "ns"),
-        format_quantity(new_ns, "ns"),
-        format_quantity(new_ns - base_ns, "ns", signed=True),
-        of_change(new_ns - base_ns, each),
-    )
-
-
-_OF_DEVICE = {
-    "device_busy": "share of time with a busy device",
-    "sm_efficiency": "share of SMs with work",
-    "occupancy": "occupancy (share of the warps that fit)",
-    "exposed_copies": "share of time with copies that do not overlap",
-    "overlap": "share of communication that overlaps with compute",
-    "exposed_communication": "share of time with communication that does not overlap",
-}
-"""Metrics that a report on one trace has in the section of its device."""
-
-
-def slower_words(each: Diff, limit: float) -> str:
-    """Whether a step that is slower by more than the limit does more work; empty where it is not, or not known."""
-    if each.use is None or each.use.work is None or each.delta_ns <= limit * each.base_ns:
-        return ""
-    return work_sentence(each.use.work)
-
-
-def use_rows(use: MachineUse) -> list[tuple[str, str, str]]:
-    """The metrics of utilization that either side has: the name, and both sides."""
-    rows = []
-    for name, text in {"achieved_flops": "FLOP/s", **SHOWN, **_OF_DEVICE}.items():
-        base, new = (side.values.get(name) for side in (use.base, use.new))
-        if base is not None or new is not None:
-            rows.append((text, _figure(name, base), _figure(name, new)))
-    return rows
-
-
-def _figure(name: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    return format_quantity(value, "flop/s") if name == "achieved_flops" else format_percent(value, signed=False)
+def of_change(ns: float, each: Diff) -> str:
+    """Share of the change of the profiled step, where it changed."""
+    part = tables.share(ns, each)
+    return "" if part is None else format_percent(part, signed=False)
 
 
 def _use(each: Diff, limit: float, top: int, width: int) -> Iterator[str]:
@@ -216,7 +131,7 @@ def _use(each: Diff, limit: float, top: int, width: int) -> Iterator[str]:
     for row in known[:top]:
         sides = (row.base, row.new)
         times = ["" if side is None else format_quantity(side.time_ns, "ns") for side in sides]
-        shares = ["" if side is None or side.roofline is None else _figure("", side.roofline) for side in sides]
+        shares = ["" if side is None or side.roofline is None else figure_words("", side.roofline) for side in sides]
         name = f"{row.operator} {sizes(row.shapes)} {row.dtype}"
         table.append((visible(name), *times, " -> ".join(filter(None, shares)), bounds(row)))
     if any(line[3] for line in table[1:]):
@@ -229,59 +144,6 @@ def _moved(row: OperatorSides) -> bool:
     if row.base is None or row.new is None:
         return True
     return abs(row.new.time_ns - row.base.time_ns) > MOVED * max(row.base.time_ns, row.new.time_ns)
-
-
-def bounds(row: OperatorSides) -> str:
-    """What bounds an operator's least time, on both sides where that changed."""
-    return " -> ".join(dict.fromkeys(side.bound for side in (row.base, row.new) if side is not None and side.bound))
-
-
-def bound_words(each: Diff) -> list[str]:
-    """Whether launches or kernels take the step's time, where that is known for the current side."""
-    sides = regions(each.base), regions(each.new)
-    shares = [side.launch_share() for side in sides]
-    if not (name := bound(sides[1].bound())) or shares[1] is None:
-        return []
-    was = "" if shares[0] is None else f" (baseline: {format_percent(shares[0], signed=False)})"
-    now = format_percent(shares[1], signed=False)
-    return [f"The current step is {name}: {now} of its kernel and launch-wait time is spent waiting for launches{was}."]
-
-
-def drift_words(each: Diff) -> list[str]:
-    """What the breakdown of the profiled step leaves out, and what of it is the machine's."""
-    lines = []
-    if regions(each.base).on_device is not regions(each.new).on_device:
-        where = "baseline step" if regions(each.base).on_device else "current step"
-        lines.append(f"Only the {where} has device events: the two steps are not comparable.")
-    if (differs := overhead_ns(each)) is not None:
-        overhead = format_quantity(differs, "ns", signed=True)
-        lines.append(
-            f"Profiler overhead differs by {overhead} between baseline and current. Step times do not contain it."
-        )
-    if each.drift.applied and round(each.drift.ns):
-        lines.append(
-            f"{format_quantity(each.drift.ns, 'ns', signed=True)} of the change is attributed to machine drift: all "
-            f"matched work took {each.drift.factor:.3f} times as long as in the baseline."
-        )
-    elif abs(each.drift.factor - 1) > 0.01:
-        lines.append(f"All matched work took {each.drift.factor:.3g} times as long as in the baseline (median).")
-    return lines
-
-
-def overhead_ns(each: Diff) -> float | None:
-    """By how much the profiled change is more than the timed one; `None` where either is unknown."""
-    if each.timed is not None and each.timed.base and each.timed.new:
-        return each.delta_ns - (each.timed.new - each.timed.base)
-    return None if each.unprofiled_ns is None else -each.unprofiled_ns
-
-
-def of_change(ns: float, each: Diff) -> str:
-    """Share of the change of the profiled step, where it changed."""
-    if not each.delta_ns:
-        return ""
-    share = ns / each.delta_ns
-    # Rounding leaves no sign on a zero.
-    return format_percent(share if abs(share) >= 0.0005 else 0.0, signed=False)
 
 
 def _causes(each: Diff, top: int, width: int) -> Iterator[str]:
@@ -317,27 +179,6 @@ def _causes(each: Diff, top: int, width: int) -> Iterator[str]:
             2,
             width,
         )
-
-
-def cause_name(cause: DiffCause) -> str:
-    """A cause's name, of a kernel in short; of work that was replaced what it is now."""
-    name = _listed(cause, "new") if cause.status in EXCHANGED else cause.name
-    return short_name(name or cause.name) if cause.kind == "kernel" else name or cause.name
-
-
-def replaced(cause: DiffCause) -> str:
-    """What a cause's work was in the baseline, where that was other work: "replaces a and 2 more"."""
-    before = _listed(cause, "base") if cause.status in EXCHANGED else ""
-    return f"{_EXCHANGED[cause.status]} {before}" if before else ""
-
-
-def _listed(cause: DiffCause, side: Literal["base", "new"]) -> str:
-    """The parts of one side, the largest first."""
-    parts = (part for each in cause.changes for part in (each.base_parts if side == "base" else each.new_parts))
-    first, *others = dict.fromkeys(short_name(part.name) if part.kind == "kernel" else part.name for part in parts) or [
-        ""
-    ]
-    return f"{first} and {len(others)} more" if others else first
 
 
 def _cause_row(cause: DiffCause, each: Diff) -> tuple[str, ...]:
@@ -390,24 +231,6 @@ def _details(cause: DiffCause, step: str, width: int) -> Iterator[str]:
         yield "uncertain match"
 
 
-def effect_words(name: str, ns: float) -> str:
-    """One reason for a change with its time: "slower per call +925.6 µs"."""
-    return f"{effect_name(name, ns)} {format_quantity(ns, 'ns', signed=True)}"
-
-
-def effect_name(name: str, ns: float) -> str:
-    """The same without its time."""
-    more, less = _EFFECTS[name]
-    return more if ns > 0 else less
-
-
-def large_effects(effects: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Why it changed, by name: effects of at least `LEAST_EFFECT` of the change, the largest first."""
-    delta = sum(effects.values())
-    large = [(name, ns) for name, ns in effects.items() if abs(ns) >= LEAST_EFFECT * abs(delta) and round(ns)]
-    return sorted(large, key=lambda item: -abs(item[1]))
-
-
 def _counterfactual(each: Diff, top: int, width: int) -> Iterator[str]:
     found = each.counterfactual
     if found is None:
@@ -435,45 +258,12 @@ def _counterfactual(each: Diff, top: int, width: int) -> Iterator[str]:
         yield from layout.paragraph(words, 2, width)
 
 
-UNEXPLAINED = "not explained by durations"
-
-
-def counterfactual_words(found: Counterfactual) -> str:
-    """What a table of shares shows."""
-    orders = "all orders" if found.exact else "sampled orders"
-    return (
-        "own change: change of the cause's own time, whether or not other work overlaps with it; effect on the step: "
-        f"part of the step's change that the cause explains (Shapley values over {orders}); not explained by "
-        "durations: changes of overlap and launch order"
-    )
-
-
-def refused_words(found: Counterfactual) -> str:
-    """Why there are none."""
-    return f"Step time without each change cannot be simulated: {found.refused}"
-
-
-def latent_words(found: Counterfactual) -> list[str]:
-    """A warning for each slowdown that does not lengthen the step yet."""
-    lines = []
-    for share in found.latent:
-        name = layout.shorten(visible(cause_name(share.cause)), LATENT_NAME)
-        slower = format_quantity(share.cause.delta_ns, "ns", signed=True)
-        slack = "a whole step" if share.slack_ns is None else format_quantity(share.slack_ns, "ns")
-        lines.append(
-            f"warning: {name} is slower by {slower}, but other work hides the difference. The step becomes slower if "
-            f"this work takes {slack} longer."
-        )
-    return lines
-
-
 def _modules(each: Diff, top: int, width: int) -> Iterator[str]:
-    changed = [line for line in places(each, "module") if line.name and line.delta_ns]
-    if changed:
-        yield "Modules (times include the modules inside them)"
-        rows: list[tuple[str, ...]] = [("", "baseline", "current", "change", "share")]
-        rows += [_changed_row(line.name, line.base_ns, line.new_ns, each) for line in changed[:top]]
-        yield from layout.rows(rows, "lrrrr", 2, width, layout.last_parts)
+    found = tables.by_place(each, "module")
+    found = replace(found, rows=[line for line in found.rows if line.delta_ns])
+    if found.rows:
+        yield found.ordered
+        yield from layout.table(found, width, top=top)
 
 
 def _matching(each: Diff, width: int) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import jinja2
 
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.report import templating
+from pytest_perfdl.report.document import Column, Table, keyed
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.history.chart import POINTS, chart, interval_words
 from pytest_perfdl.report.history.json import to_json
@@ -20,8 +22,6 @@ from pytest_perfdl.stats.change_points import ChangePoint
 
 ROWS = 300
 """Rows of a table that the page holds; all of them are in its data, and in `--json`."""
-Column = tuple[str, str, str]
-"""Heading, key of a row, and kind of value."""
 OPEN = 20
 """Tests that are not folded."""
 EVENTS = 20
@@ -52,12 +52,12 @@ def write_page(path: Path, histories: Sequence[TestHistory]) -> None:
 
 def _columns(history: TestHistory) -> list[Column]:
     return [
-        ("Commit", "commit", "text"),
-        ("Date", "date", "short"),
-        ("Value", "value", history.unit),
-        ("95% interval", "interval", "short"),
-        ("Change", "change", "text"),
-        ("Environment", "environment", "text"),
+        keyed("Commit", "commit"),
+        keyed("Date", "date", "short"),
+        keyed("Value", "value", history.unit),
+        keyed("95% interval", "interval", "short"),
+        keyed("Change", "change"),
+        keyed("Environment", "environment"),
     ]
 
 
@@ -93,8 +93,7 @@ def _sheet(history: TestHistory) -> dict[str, Any]:
         "chart": chart(history),
         "hidden": max(0, len(history.points) - POINTS),
         "events": _events(history, changes),
-        "rows": rows[::-1],
-        "columns": [column for column in _columns(history) if any(row[column[1]] not in ("", None) for row in rows)],
+        "points": Table("Points", _columns(history), rows[::-1], told=itemgetter("told")),
     }
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,40 +12,34 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from pytest_perfdl.analysis.account.transfers import CopyRow
-from pytest_perfdl.analysis.overview.kernel_tables import KernelRow
 from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
-from pytest_perfdl.analysis.overview.operator_tables import OperatorRow
 from pytest_perfdl.analysis.overview.summary import TraceSummary
 from pytest_perfdl.analysis.overview.trace_findings import TraceFinding
 from pytest_perfdl.analysis.ranks import RankActivity, RankFigures
 from pytest_perfdl.analysis.ranks.timeline import timeline
-from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.report import svg, templating
+from pytest_perfdl.report.document import Column, Table
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.svg import Axis
-from pytest_perfdl.report.trace.json import TOTALS, to_json
+from pytest_perfdl.report.trace import tables
+from pytest_perfdl.report.trace.json import to_json
 from pytest_perfdl.report.trace.rank_chart import BINS, MOST_ROWS, chosen_steps, legend, rank_chart
 from pytest_perfdl.report.trace.ranks import (
-    bucket_rows,
     clocks_line,
     own_ns,
-    rank_rows,
     reported,
     straggler_place,
     verdict,
     waits_per_step,
 )
-from pytest_perfdl.report.trace.terminal import (
-    DIRECTIONS,
+from pytest_perfdl.report.trace.wording import (
     by_size,
     integrity_lines,
     mean_account,
     per_step,
     per_step_words,
-    place,
     step_count,
     step_words,
 )
@@ -103,7 +96,7 @@ def write_page(
 def _across(ranks: RankFigures | None, activities: Sequence[RankActivity]) -> dict[str, Any]:
     """What the page shows of the ranks together."""
     if ranks is None:
-        return {"chart": None, "waits": None, "bubbles": False}
+        return {"chart": None, "waits": None}
     marked = straggler_place(ranks)
     chart = None
     if activities and (steps := chosen_steps(ranks)):
@@ -112,7 +105,6 @@ def _across(ranks: RankFigures | None, activities: Sequence[RankActivity]) -> di
     return {
         "chart": chart,
         "waits": wait_table([rank.rank for rank in ranks.ranks], waits_per_step(ranks), marked),
-        "bubbles": any(rank.bubble_share is not None for rank in ranks.ranks),
     }
 
 
@@ -151,25 +143,12 @@ def memory_curve(device: DeviceTimeline) -> Markup | None:
     return svg.picture("curve", label, _WIDTH, _HEIGHT + _AXIS, parts)
 
 
-def table(rows: Sequence[Any], steps: int, *properties: str) -> list[dict[str, Any]]:
-    """Rows of a table, their totals divided by the number of steps, with some of their properties beside their fields.
-
-    Names are as on the terminal; kernels whose short names are equal keep their whole names.
-    """
-    shown = []
-    for row in rows:
-        values = {name: getattr(row, name) for name in (*(field.name for field in fields(row)), *properties)}
-        totals = {name: values[name] / steps for name in TOTALS if values.get(name) is not None}
-        shown.append(values | totals)
-    names = Counter(short_name(row.name) for row in rows if isinstance(row, KernelRow))
-    for values, row in zip(shown, rows, strict=True):
-        if isinstance(row, KernelRow) and names[short_name(row.name)] == 1:
-            values["name"] = short_name(row.name)
-        elif isinstance(row, OperatorRow):
-            values["line"] = place(row.line)
-        elif isinstance(row, CopyRow):
-            values["kind"] = DIRECTIONS.get(row.kind, row.kind)
-    return shown
+def kernels(summary: TraceSummary, selection: Selection) -> Table:
+    """The table of kernels with their short names, as there is no width that names have to fit into."""
+    found = tables.kernels(summary, selection)
+    names = tables.short_kernels(found.rows)
+    name = Column("Name", lambda row: names[row.name], "name")
+    return replace(found, all_columns=(name, *found.all_columns[1:]))
 
 
 def divided(parts: Mapping[str, float], steps: int) -> dict[str, float]:
@@ -189,13 +168,12 @@ def _environment() -> jinja2.Environment:
         step_count=step_count,
         per_step=per_step,
         per_step_words=per_step_words,
-        place=place,
-        table=table,
+        tables_of=tables,
+        kernels=kernels,
         divided=divided,
         limit=ROWS,
         verdict=verdict,
-        rank_rows=rank_rows,
-        bucket_rows=bucket_rows,
+        rank_table=lambda ranks: tables.of_ranks(ranks, range(len(ranks.ranks)), "▸ straggler"),
         clocks_line=clocks_line,
         rank_legend=legend(),
     )

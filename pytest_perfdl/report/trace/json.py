@@ -17,7 +17,7 @@ from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
 from pytest_perfdl.analysis.overview.summary import TraceSummary
 from pytest_perfdl.analysis.ranks import RankFigures
 from pytest_perfdl.model.selection import Selection
-from pytest_perfdl.report.trace.terminal import step_count
+from pytest_perfdl.report.trace.wording import step_count
 from pytest_perfdl.report.whatif.json import advice_json, replay_json
 
 if TYPE_CHECKING:

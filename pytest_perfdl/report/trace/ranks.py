@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
@@ -174,42 +174,3 @@ def reported(ranks: RankFigures, most: int) -> list[int]:
         return places
     found = straggler_place(ranks)
     return places[:1] if found is None else [found, next(place for place in places if place != found)]
-
-
-def rank_rows(ranks: RankFigures) -> list[dict[str, Any]]:
-    """A row for each rank, for a table whose columns have units."""
-    count, marked = steps(ranks), straggler_place(ranks)
-    return [
-        {
-            "name": f"rank {rank.rank}" + (" ▸ straggler" if place == marked else ""),
-            "own_ns": own_ns(rank),
-            "compute_ns": rank.parts_ns.get("compute"),
-            "input_ns": rank.parts_ns.get("input"),
-            "host_ns": rank.parts_ns.get("host"),
-            "exposed_ns": exposed_ns(rank, count),
-            "waiting_ns": rank.exposed_waiting_ns / count,
-            "mostly_for": waits_mostly_for(ranks, place),
-            "overlap": rank.overlap,
-            "bubble": rank.bubble_share,
-            "last": rank.last,
-            "source": rank.source,
-        }
-        for place, rank in enumerate(ranks.ranks)
-    ]
-
-
-def bucket_rows(ranks: RankFigures) -> list[dict[str, Any]]:
-    """A row for each collective of the step, those with most time first."""
-    found = by_time(ranks.buckets)
-    return [
-        {
-            "name": name,
-            "bytes": each.bytes,
-            "duration_ns": each.duration_ns,
-            "transfer_ns": each.transfer_ns,
-            "hidden": each.hidden_share,
-            "bandwidth": each.bus_bandwidth,
-            "steps": each.steps,
-        }
-        for each, name in zip(found, bucket_names(found, ranks), strict=True)
-    ]

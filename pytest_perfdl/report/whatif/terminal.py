@@ -8,7 +8,7 @@ from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.trace.terminal import bars, by_size
+from pytest_perfdl.report.trace.wording import by_size
 from pytest_perfdl.report.whatif import Answers
 from pytest_perfdl.report.whatif.advice import advice_lines, figures
 from pytest_perfdl.whatif.simulation.quality import Quality
@@ -60,7 +60,7 @@ def _path(answers: Answers) -> Iterator[str]:
     if path.length_ns:
         yield f"Critical path {format_quantity(path.length_ns / steps, 'ns')}/step (simulated)"
         parts = {name: ns / steps for name, ns in path.by_class(answers.graph).items()}
-        yield from bars(by_size(parts), path.length_ns / steps)
+        yield from layout.bars(by_size(parts), path.length_ns / steps)
 
 
 def _answers(answers: Answers, width: int) -> Iterator[str]:

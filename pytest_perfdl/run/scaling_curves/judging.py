@@ -18,7 +18,7 @@ from pytest_perfdl.run.scaling_curves.sizes import axes, members, sizes, without
 from pytest_perfdl.run.scaling_curves.verdicts import of_bounds, of_figures, of_growth, suspected, verdict_on
 
 if TYPE_CHECKING:
-    from pytest_perfdl.fixture.perf import CurveExpectation
+    from pytest_perfdl.fixture.requests import CurveExpectation
     from pytest_perfdl.model.limits import Limit, Limits
     from pytest_perfdl.results.run import Result
     from pytest_perfdl.results.verdict import MetricVerdict

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_perfdl.fixture.perf import CurveExpectation
+    from pytest_perfdl.fixture.requests import CurveExpectation
     from pytest_perfdl.run.collection import PerfTest
 
 

@@ -12,7 +12,7 @@ from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 from pytest_perfdl.run.scaling_curves.compared import between_occasions, means, shape_of
 
 if TYPE_CHECKING:
-    from pytest_perfdl.fixture.perf import CurveExpectation
+    from pytest_perfdl.fixture.requests import CurveExpectation
     from pytest_perfdl.model.limits import Limit
     from pytest_perfdl.results.curve import Figure
     from pytest_perfdl.run.scaling_curves.compared import Compared

@@ -190,22 +190,16 @@ def of_run(data: bytes) -> tuple[Measurement, ...]:
     return tuple(found)
 
 
-def _decoded(data: bytes, form: type[_T], newest: int) -> _T:
+def _decoded(data: bytes, form: type[_T], known: int) -> _T:
     try:
         decoded = msgspec.json.decode(data, type=form)
     except _DAMAGED as error:
-        # A newer form need not be like this one.
+        # The form of another version need not be like this one.
         with contextlib.suppress(*_DAMAGED):
-            _refuse_newer(msgspec.json.decode(data, type=_Versioned), newest)
+            record_json.check_schema(msgspec.json.decode(data, type=_Versioned).schema, known)
         raise RecordError(f"is damaged, or no file of pytest-perfdl ({visible(str(error)[:_SAID])})") from None
-    _refuse_newer(decoded, newest)
+    record_json.check_schema(decoded.schema, known)
     return decoded
-
-
-def _refuse_newer(decoded: _Versioned, newest: int) -> None:
-    if decoded.schema > newest:
-        shown = str(decoded.schema)[:20]
-        raise RecordError(f"was written by a newer pytest-perfdl (schema {shown}): upgrade pytest-perfdl")
 
 
 def _measurement(

@@ -264,12 +264,12 @@ def test_a_file_that_is_no_baseline_of_this_test_is_named(store, content, says):
         )
 
 
-def test_a_newer_file_asks_for_an_upgrade_and_nothing_else(store):
+def test_a_file_of_another_version_asks_for_that_version_or_a_measurement(store):
     store.save(RECORD, {})
     path = store.path(TEST, SLUG)
     path.write_bytes(path.read_bytes().replace(b'"schema": 1', b'"schema": 7'))
-    text = refused(lambda: store.load(TEST, SLUG), f"{WHERE}.json was written by a newer pytest-perfdl")
-    assert text.endswith("upgrade pytest-perfdl")
+    text = refused(lambda: store.load(TEST, SLUG), f"{WHERE}.json was written by another version of pytest-perfdl")
+    assert text.endswith("use that version, or measure again")
 
 
 def test_a_damaged_baseline_can_be_saved_over(store):

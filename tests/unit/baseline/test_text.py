@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from making import COMMIT, TREE, counted, invalid, record, rows, timed
 
 from pytest_perfdl.baseline.text import dump, parse
-from pytest_perfdl.model.errors import NewerRecordError, RecordError
+from pytest_perfdl.model.errors import OtherSchemaError, RecordError
 from pytest_perfdl.model.record import Call, Code, Finding, Key, MeasurementPlan, Occasion, Record, Row, Series
 
 RECORD = record(
@@ -197,7 +197,7 @@ def test_damage_is_located(data, says):
 
 
 def test_a_newer_schema_is_told_apart():
-    with pytest.raises(NewerRecordError):
+    with pytest.raises(OtherSchemaError):
         parse(json.dumps({"schema": 2}).encode())
 
 

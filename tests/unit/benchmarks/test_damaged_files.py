@@ -1,6 +1,6 @@
 """A few damaged files of each kind, the same every time: no traceback, one line, nothing written elsewhere.
 
-`benchmarks/fuzz/files.py` looks at as many as there is time for.
+`benchmarks/fuzz/run.py` looks at as many as there is time for.
 """
 
 import sys

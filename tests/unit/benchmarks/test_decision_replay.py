@@ -20,6 +20,7 @@ import ours  # isort: skip
 import replay  # isort: skip
 import recording as kept  # isort: skip
 import synthetic  # isort: skip
+from common.tables import write_between  # isort: skip
 from recording import Cell  # isort: skip
 from rules import RULES  # isort: skip
 from shortcut import Shortcut  # isort: skip
@@ -349,7 +350,7 @@ class TestTable:
         readme = tmp_path / "README.md"
         readme.write_text(f"above\n{start}\nold\n{end}\nbelow\n")
         for _ in range(2):
-            run.into_docs(readme, "| new |")
+            write_between(readme, *run.MARKERS, "| new |")
         assert readme.read_text() == f"above\n{start}\n| new |\n{end}\nbelow\n"
 
     @pytest.mark.parametrize("text", ["", "{0} {0} {1}", "{1} {0}"], ids=["none", "twice", "turned"])
@@ -357,7 +358,7 @@ class TestTable:
         readme = tmp_path / "README.md"
         readme.write_text(text.format(*run.MARKERS))
         with pytest.raises(ValueError, match="expected one <!-- decision-quality -->"):
-            run.into_docs(readme, "| new |")
+            write_between(readme, *run.MARKERS, "| new |")
         assert readme.read_text() == text.format(*run.MARKERS)
 
 

@@ -1,12 +1,14 @@
 """Live trials: what is kept of a run, which are still missing, and how the counts stand to what is demanded."""
 
 import subprocess
+from dataclasses import asdict
 
 import pytest
 
 from pytest_perfdl.stats.bounds import clopper_pearson
 from unit.benchmarks import recorded_runs  # noqa: F401 (makes the modules below importable)
 
+from common import kept  # isort: skip
 import acceptance  # isort: skip
 import side_load  # isort: skip
 import trials  # isort: skip
@@ -118,7 +120,7 @@ class TestPlan:
         assert trials.read(path) == []
         made = [trial(), trial("operator", ci95=None, effect=None, named=("aten::mm",))]
         for each in made:
-            trials.keep(path, each)
+            kept.keep(path, asdict(each))
         assert trials.read(path) == made
 
     def test_time_left_is_that_of_the_kind(self):

@@ -154,7 +154,10 @@ BAD_FILES = {
     "a-long-number": ('{"schema": 1, "tests": [], "x": ' + "9" * 5000 + "}", "is not JSON: "),
     "nan": ('{"schema": 1, "tests": [], "x": NaN}', "nan is not a number up to 1e+100"),
     "no-schema": ('{"tests": []}', "has no schema number"),
-    "newer": ('{"schema": 99, "tests": []}', "was written by a newer pytest-perfdl (schema 99, this one reads 1)"),
+    "newer": (
+        '{"schema": 99, "tests": []}',
+        "another version of pytest-perfdl (schema 99, this one reads 1)",
+    ),
     "a-list": ("[]", "it has no list of tests"),
 }
 

@@ -9,7 +9,6 @@ import pytest
 
 from pytest_perfdl.cli import main
 from pytest_perfdl.report import parquet
-from unit.report.openmetrics_text import parsed
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 RUN = DATA / "memory.json"
@@ -22,17 +21,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("run", ["run.json", "."])
-def test_it_prints_openmetrics(run, folder, capsys):
-    assert main(["export", run]) == 0
-    families = parsed(capsys.readouterr().out)
-    wanted = json.loads(RUN.read_bytes())["tests"][0]["metrics"]["step_time"]
-    values = {dict(labels)["side"]: value for labels, value in families["perfdl_step_time_seconds"].samples.items()}
-    assert values == {"baseline": wanted["base"] / 1e9, "current": wanted["new"] / 1e9}
-
-
-def test_it_prints_csv(folder, capsys):
-    assert main(["export", "run.json", "--format", "csv"]) == 0
+@pytest.mark.parametrize("arguments", [["run.json"], ["."], ["run.json", "--format", "csv"]])
+def test_it_prints_csv(arguments, folder, capsys):
+    assert main(["export", *arguments]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     wanted = json.loads(RUN.read_bytes())["tests"][0]["metrics"]
     assert [row["metric"] for row in rows] == list(wanted)
@@ -40,17 +31,16 @@ def test_it_prints_csv(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments, form",
+    "arguments",
     [
-        (["-o", "a/b.csv"], "csv"),
-        (["-o", "a/b.CSV"], "csv"),
-        (["--out", "a/b.prom"], "openmetrics"),
-        (["-o", "a/b.csv", "--format", "openmetrics"], "openmetrics"),
-        (["-o", "a/b.txt", "--format", "csv"], "csv"),
+        ["-o", "a/b.csv"],
+        ["-o", "a/b.CSV"],
+        ["--out", "a/b.txt"],
+        ["-o", "a/b.parquet", "--format", "csv"],
     ],
 )
-def test_a_file_gets_what_is_printed(arguments, form, folder, capsys):
-    assert main(["export", "run.json", "--format", form]) == 0
+def test_a_file_gets_what_is_printed(arguments, folder, capsys):
+    assert main(["export", "run.json"]) == 0
     printed = capsys.readouterr().out
     assert main(["export", "run.json", *arguments]) == 0
     assert capsys.readouterr().out == f"wrote {arguments[1]}\n"
@@ -66,11 +56,11 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(folder, capsys):
     assert sorted(path.name for path in folder.iterdir()) == ["out", "run.json"]
 
 
-def test_every_recorded_run_is_openmetrics(capsys):
+def test_every_recorded_run_is_exported(capsys):
     for path in [*DATA.glob("*.json"), *DATA.glob("*/run.json"), DATA.parent / "browser" / "data" / "run.json"]:
         assert main(["export", str(path)]) == 0
-        families = parsed(capsys.readouterr().out)
-        assert {"perfdl_verdict", "perfdl_step_time_seconds", "perfdl_change_ratio"} <= set(families)
+        rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+        assert "step_time" in {row["metric"] for row in rows}
 
 
 def test_parquet_needs_a_file_and_pyarrow(folder, capsys, monkeypatch):

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from making import TEST, counted, invalid, record, rows, timed
 
-from pytest_perfdl.model.errors import NewerRecordError, RecordError
+from pytest_perfdl.model.errors import OtherSchemaError, RecordError
 from pytest_perfdl.model.record import Call, Code, Occasion
 from pytest_perfdl.model.record_json import from_json, significant, to_json
 
@@ -226,6 +226,7 @@ def test_other_json_is_no_record(data):
         from_json(data)
 
 
-def test_a_newer_schema_asks_for_an_upgrade():
-    with pytest.raises(NewerRecordError, match=r"newer pytest-perfdl \(schema 99, this one reads \d+\): upgrade"):
-        from_json({"schema": 99, "test": TEST})
+@pytest.mark.parametrize("schema", [0, 99])
+def test_another_schema_is_refused(schema):
+    with pytest.raises(OtherSchemaError, match=rf"another version .*\(schema {schema}, this one reads 1\): use that"):
+        from_json({"schema": schema, "test": TEST})

@@ -1,4 +1,4 @@
-"""A run as OpenMetrics text and as CSV, and the numbers that both have."""
+"""A run as CSV, and its numbers for other programs."""
 
 import csv
 import io
@@ -10,12 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_perfdl.model.metrics import METRICS
-from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report.csv import COLUMNS, to_csv
-from pytest_perfdl.report.openmetrics import to_openmetrics
 from pytest_perfdl.results.numbers import base_unit, numbers, safe_name, with_unit
 from unit.report import runs
-from unit.report.openmetrics_text import parsed
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
 
@@ -108,154 +105,6 @@ def test_numbers_of_a_test_are_those_of_its_step():
     assert [name for name in found if re.fullmatch(r"my_call_\w{6}\.loss_nats_4ff239\.current_nat", name)]
     assert not [name for name in found if "gemm" in name]
     assert (result.verdict, result.metrics) == ("regressed", result.judgement.metrics)
-
-
-# OpenMetrics
-
-
-def test_a_metric_is_a_gauge_in_base_units_for_either_side():
-    families = parsed(to_openmetrics(one(runs.timed())))
-    step_time = families["perfdl_step_time_seconds"]
-    labels = (("test", runs.GPT), ("machine", runs.KEY.slug))
-    assert step_time.about["UNIT"] == "seconds"
-    assert step_time.samples == {
-        (*labels, ("side", "baseline")): 0.0412,
-        (*labels, ("side", "current")): 0.04508,
-    }
-    changes = {
-        name: families[f"perfdl_change_{name}"].samples for name in ("ratio", "ci95_low_ratio", "ci95_high_ratio")
-    }
-    of_metric = (*labels, ("metric", "step_time"))
-    assert changes == {
-        "ratio": {of_metric: pytest.approx(0.0941748, abs=1e-7)},
-        "ci95_low_ratio": {of_metric: 0.089},
-        "ci95_high_ratio": {of_metric: 0.099},
-    }
-
-
-def test_the_text_names_the_run_and_the_verdict_of_every_test():
-    run = runs.run(*runs.each_verdict())
-    families = parsed(to_openmetrics(run))
-    assert {dict(labels)["verdict"] for labels in families["perfdl_verdict"].samples} == set(runs.REASONS)
-    failing = {dict(labels)["test"] for labels, value in families["perfdl_test_fails"].samples.items() if value}
-    assert failing == {result.id for result in run.results if result.fails}
-    ((about, value),) = families["perfdl_run_info"].samples.items()
-    assert (dict(about), value) == (
-        {"machine": runs.KEY.slug, "commit": "77aa01c8e2f1" + "0" * 28, "date": run.date},
-        1,
-    )
-    assert list(families["perfdl_run_timestamp_seconds"].samples.values()) == [1778335391]
-
-
-def test_a_named_call_is_a_label_of_the_same_metric():
-    families = parsed(to_openmetrics(one(runs.timed(), runs.timed("forward.step_time"))))
-    calls = [dict(labels).get("call") for labels in families["perfdl_step_time_seconds"].samples]
-    assert calls == [None, None, "forward", "forward"]
-
-
-def test_what_no_metric_is_known_of_has_no_samples():
-    text = to_openmetrics(runs.run(runs.result("unmeasured"), date="yesterday"))
-    assert set(parsed(text)) == {"perfdl_run_info", "perfdl_verdict", "perfdl_test_fails"}
-    odd = replace(runs.timed(), effect=float("nan"), base=None, ci95=(float("-inf"), 0.1))
-    families = parsed(to_openmetrics(one(odd)))
-    assert len(families["perfdl_step_time_seconds"].samples) == 1
-    assert "perfdl_change_ci95_low_ratio" not in families
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        [("loss/a", "1"), ("loss a", "1"), ("loss_a", "1")],
-        [("loss", "s"), ("loss_seconds", "1"), ("loss", "1")],
-        [("verdict", "1"), ("run_info", "1"), ("change", "%"), ("test_fails", "")],
-        [("peak_memory_bytes", "1"), ("alloc", "B"), ("mfu_ratio", "1")],
-        [("é", "1"), ("ü", "1"), ("9", "1"), ("", "B")],
-        [("energy", "J"), ("energy", "kJ"), ("energy_J", "")],
-    ],
-    ids=["characters", "units", "ours", "ours with units", "nothing left", "one name"],
-)
-def test_metrics_of_the_author_never_share_a_name(names):
-    tests = [
-        runs.result(test=f"t.py::test_{place}", metrics=[runs.counted(name, place + 1, place + 1, unit=unit)])
-        for place, (name, unit) in enumerate(names)
-    ]
-    families = parsed(to_openmetrics(runs.run(*tests)))
-    own = [each for name, each in families.items() if name not in parsed(to_openmetrics(one(runs.timed())))]
-    values = [set(each.samples.values()) for each in own]
-    assert len(values) == len(names)
-    assert all(len({dict(labels)["test"] for labels in each.samples}) == 1 for each in own)
-
-
-def test_a_name_does_not_depend_on_the_other_metrics():
-    names = ["loss", "loss (nats)", "energy"]
-    alone = {
-        name for each in names for name in parsed(to_openmetrics(one(runs.counted(each, unit="nat")))) if "_nat" in name
-    }
-    together = parsed(to_openmetrics(one(*(runs.counted(each, unit="nat") for each in names))))
-    assert alone == {name for name in together if "_nat" in name} != set()
-    assert "perfdl_loss_nat" in alone
-
-
-def test_one_metric_in_two_units_of_time_is_one_family():
-    tests = [runs.result(test=f"t.py::{unit}", metrics=[runs.counted("wait", 2, 3, unit=unit)]) for unit in ("ms", "s")]
-    families = parsed(to_openmetrics(runs.run(*tests)))
-    assert sorted(families["perfdl_wait_seconds"].samples.values()) == [0.002, 0.003, 2, 3]
-
-
-def test_a_hostile_run_is_still_openmetrics():
-    families = parsed(to_openmetrics(runs.run(runs.hostile(), runs.hostile(), *runs.each_verdict())))
-    tests = {dict(labels)["test"] for labels in families["perfdl_verdict"].samples}
-    assert visible(f"tests/test_x.py::test_y[{runs.HOSTILE}]") in tests
-
-
-def test_tests_that_look_alike_are_one():
-    tests = [runs.result(test=f"t.py::a{line_end}b") for line_end in ("\n", "\\n")]
-    assert len(parsed(to_openmetrics(runs.run(*tests)))["perfdl_verdict"].samples) == 1
-
-
-def test_a_number_too_large_in_base_units_is_left_out():
-    families = parsed(to_openmetrics(one(runs.counted("size", 1, 1e305, unit="TiB"))))
-    assert list(families["perfdl_size_bytes"].samples.values()) == [2**40]
-
-
-@given(ANY_TEXT, ANY_TEXT.filter(lambda name: "." not in name), ANY_TEXT)
-@example('a"b\\c\nd', "\\", '"')
-@example("\ud800", "\udfff", "\ud800")
-def test_any_text_comes_back_as_it_is_shown(test, metric, unit):
-    result = runs.result("unmeasured", test=test, metrics=[runs.counted(metric, unit=unit)])
-    families = parsed(to_openmetrics(runs.run(result)))
-    assert [dict(labels)["test"] for labels in families["perfdl_verdict"].samples] == [visible(test)]
-    assert [dict(labels)["metric"] for labels in families["perfdl_change_ratio"].samples] == [visible(metric)]
-
-
-GOOD = '# TYPE a_seconds gauge\n# UNIT a_seconds seconds\n# HELP a_seconds Text\na_seconds{b="c"} 1.0\n# EOF\n'
-
-
-@pytest.mark.parametrize(
-    "broken, by",
-    [
-        ("# EOF\n", ""),
-        ("gauge", "stateset"),
-        ("# UNIT a_seconds seconds", "# UNIT a_seconds bytes"),
-        ("# HELP a_seconds Text\n", ""),
-        ("Text", 'A "text"'),
-        ("Text", r"\x"),
-        ('a_seconds{b="c"} 1.0', 'other{b="c"} 1.0'),
-        ('b="c"', 'b="c'),
-        ('b="c"', 'b="c",b="d"'),
-        ('b="c"', r'b="\x"'),
-        ("1.0", "NaN"),
-        ("1.0", "1.0 1778335391"),
-        ('a_seconds{b="c"} 1.0\n', 'a_seconds{b="c"} 1.0\n' * 2),
-        ('a_seconds{b="c"} 1.0\n', ""),
-        ("# TYPE", "\n# TYPE"),
-    ],
-)
-def test_the_reader_refuses_what_is_no_openmetrics(broken, by):
-    assert parsed(GOOD)["a_seconds"].samples == {(("b", "c"),): 1}
-    assert broken in GOOD
-    with pytest.raises(ValueError):
-        parsed(GOOD.replace(broken, by))
 
 
 # CSV

@@ -12,13 +12,11 @@ from pytest_perfdl.report.csv import to_csv
 from pytest_perfdl.report.github import workflow_commands
 from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.report.junit import properties
-from pytest_perfdl.report.openmetrics import to_openmetrics
 from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.report.words import WAIVERS_LISTED, waiver_lines, waiver_notes
 from pytest_perfdl.results.run import WaiverFile
 from unit.report import runs
-from unit.report.openmetrics_text import parsed
 from unit.report.test_html import Page
 
 PHRASE = "waived up to 12% until 2026-12-01 by ana@example.com: new attention"
@@ -55,18 +53,6 @@ def test_a_waived_test_is_shown_with_who_why_and_until():
     found = dict(properties(run().results[0], run()))
     assert (found["perf.verdict"], found["perf.step_time.waiver"]) == ("waived", PHRASE)
     assert found["perf.step_time.verdict"] == "regressed"
-    families = parsed(to_openmetrics(run()))
-    (labels,) = families["perfdl_waiver_info"].samples
-    assert dict(labels) == {
-        "test": runs.GPT,
-        "machine": runs.KEY.slug,
-        "metric": "step_time",
-        "limit": runs.WAIVER.limit,
-        "until": "2026-12-01",
-        "who": "ana@example.com",
-        "why": runs.WAIVER.why,
-    }
-    assert [dict(labels)["verdict"] for labels in families["perfdl_verdict"].samples] == ["waived", "regressed"]
     rows = list(csv.DictReader(io.StringIO(to_csv(run()))))
     assert next(row["waiver"] for row in rows if row["metric"] == "step_time") == PHRASE
     metric = to_json(run())["tests"][0]["metrics"]["step_time"]

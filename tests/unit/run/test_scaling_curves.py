@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from making import record, timed
 
-from pytest_perfdl.fixture.perf import CurveExpectation
+from pytest_perfdl.fixture.requests import CurveExpectation
 from pytest_perfdl.judge.stored_repeats import confirm
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN

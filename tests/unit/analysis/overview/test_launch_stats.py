@@ -73,7 +73,6 @@ def test_queue_length_by_hand():
     assert (queue.device, queue.stream, queue.launches, queue.max_length) == (0, 7, 4, 3)
     assert queue.span_ns == 34_000
     assert queue.empty_ns == 15_000
-    assert queue.empty_share == 15 / 34
     assert queue.mean_length == (1 * 2 + 2 * 2 + 3 * 1 + 2 * 5 + 1 * 5 + 1 * 4) / 34
 
 
@@ -86,7 +85,7 @@ def test_a_kernel_that_starts_before_its_call_is_never_queued():
     stats = _stats(launch(10, 5, 1), kernel("k", 8, 5, 1))
     assert stats.delay.min_ns == -2_000
     (queue,) = stats.queues
-    assert (queue.max_length, queue.mean_length, queue.span_ns, queue.empty_share) == (0, 0.0, 0, 0.0)
+    assert (queue.max_length, queue.mean_length, queue.span_ns) == (0, 0.0, 0)
 
 
 def test_nothing_to_join():

@@ -17,7 +17,7 @@ from pathlib import Path
 from samples import RUN
 
 from pytest_perfdl.report.html import write_html
-from pytest_perfdl.report.reading import read_run
+from pytest_perfdl.results.run_file import read_run
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
 PARTS = {

@@ -29,9 +29,9 @@ from pytest_perfdl.model.metrics import METRICS, CountedMetric, TimedMetric
 from pytest_perfdl.model.untrusted_files import size
 from pytest_perfdl.report import details
 from pytest_perfdl.report.html import PLAIN_AT_MOST
-from pytest_perfdl.report.json import SCHEMA as RUN_SCHEMA
 from pytest_perfdl.results import curve
 from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.run_file import SCHEMA as RUN_SCHEMA
 from pytest_perfdl.results.verdict import (
     EVERY_ROUND,
     FAILS_BY_DEFAULT,

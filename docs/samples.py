@@ -26,9 +26,9 @@ from unittest import mock
 
 from pytest_perfdl.cli import main as perfdl
 from pytest_perfdl.model.errors import ReportError
-from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.report.terminal import failure_text
 from pytest_perfdl.results.run import Run
+from pytest_perfdl.results.run_file import read_run
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / "tests" / "browser" / "data" / "run.json"

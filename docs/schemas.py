@@ -6,15 +6,15 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_perfdl.model import record_json, run_json
-from pytest_perfdl.model.json_forms import schema_of
+from pytest_perfdl.model import record_json
+from pytest_perfdl.model.json import schema_of
 from pytest_perfdl.report.diff import json as diff
 from pytest_perfdl.report.diff.form import DiffForm
 from pytest_perfdl.report.history import json as history
 from pytest_perfdl.report.history.form import HistoryForm
-from pytest_perfdl.report.json_form import RunForm
 from pytest_perfdl.report.trace import json as trace
 from pytest_perfdl.report.trace.form import RanksForm, TraceForm
+from pytest_perfdl.results import run_file
 from pytest_perfdl.runs.bisect.answers import CommitAnswerForm, EnvironmentAnswerForm
 from pytest_perfdl.runs.refresh import json as refresh
 
@@ -37,7 +37,7 @@ class Published:
 
 PUBLISHED = {
     "baseline": Published(record_json.RecordForm, "A baseline of a test", record_json.SCHEMA, nullable=False),
-    "run": Published(RunForm, "The run file, run.json", run_json.SCHEMA),
+    "run": Published(run_file.RunForm, "The run file, run.json", run_file.SCHEMA),
     "trace": Published(TraceForm, "perfdl trace --json, of one trace", trace.SCHEMA),
     "trace-ranks": Published(RanksForm, "perfdl trace --json, of several traces", trace.SCHEMA),
     "diff": Published(DiffForm, "perfdl diff --json", diff.SCHEMA),

@@ -23,9 +23,9 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 from common.tables import table_text
 from nights import NIGHTS, RECORDING, TESTS, WINDOW, WORKLOADS, Bank, Change, Story, Test, first_test, measure
 
-from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.results.history import TestHistory
 from pytest_perfdl.results.run import Run
+from pytest_perfdl.results.run_file import dump, to_json
 from pytest_perfdl.runs.history.assemble import histories
 from pytest_perfdl.runs.history.measurements import Measurement, of_run
 from pytest_perfdl.runs.refresh.decision import decide
@@ -60,7 +60,8 @@ class Counts:
     def row(self, name: str) -> Sequence[object]:
         """A row of the table."""
         rate = Rate(self.false, self.points)
-        false = f"{rate.count} of {self.points}", f"{1000 * rate.share:.2f} (below {1000 * rate.upper:.2f})"
+        per_thousand = "" if rate.share is None else f"{1000 * rate.share:.2f} (below {1000 * rate.upper:.2f})"
+        false = f"{rate.count} of {self.points}", per_thousand
         found = (f"{number} of {self.steps}" for number in (self.early, self.plain, self.late))
         return (name, *found, self.extra, *false)
 

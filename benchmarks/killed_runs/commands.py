@@ -37,7 +37,7 @@ from unit.report import runs as made
 from unit.runs.refresh.nights import STORED, UPGRADED, night
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.report.json import write_json
+from pytest_perfdl.results.run_file import dump, to_json
 from pytest_perfdl.workers.checkout import clear
 
 OPTIONS = ("--", "--perf-steps=4", "--perf-warmup=1", "--perf-budget=2")
@@ -129,7 +129,7 @@ class Commands:
                     base_now=replace(result.base_now, test=test),
                 )
             )
-        write_json(made.run(*results), folder / "run.json")
+        (folder / "run.json").write_bytes(dump(to_json(made.run(*results))))
         shutil.copytree(folder / "baselines", self.work / "of-nights")
 
     @staticmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli.common import add_note, note_of, run_file, say, shown
@@ -16,9 +17,10 @@ from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
 from pytest_perfdl.model.errors import BaselineError, CommandError
 from pytest_perfdl.model.record import INJECTED, Record
-from pytest_perfdl.model.run_json import RunFile, RunTest, read
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
+from pytest_perfdl.results.run import Result
+from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.results.verdict import REWRITTEN
 
 
@@ -50,14 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the baselines; 3 when the run file has nothing to accept."""
-    file = read(arguments.run)
+    path: Path = arguments.run
+    results = read_run(path).results
     note = note_of(arguments)
-    tests = [test for test in file.tests if arguments.k in test.id and test.record is not None]
+    tests = [test for test in results if arguments.k in test.id and test.new is not None]
     if arguments.test:
-        tests = _named(file, tests, arguments.test)
+        tests = _named(path, tests, arguments.test)
     else:
         tests = [test for test in tests if arguments.all or _is_called_for(test)]
-    accepted = [(_noted(_record(file, test), note), _exemplars(file, test)) for test in tests]
+    accepted = [(_noted(_record(path, test), note), _exemplars(path, test)) for test in tests]
     if not accepted:
         say(
             "nothing to accept: no test has a verdict that requires a new baseline (add --all to accept every "
@@ -67,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     store = baselines_of(arguments)
     if not (arguments.all or arguments.test):
         for test in tests:
-            _check_base(store, file, test)
+            _check_base(store, path, test)
     for record, _ in accepted:
         store.checked(record)
     for record, exemplars in accepted:
@@ -75,24 +78,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _named(file: RunFile, tests: Sequence[RunTest], names: Sequence[str]) -> list[RunTest]:
+def _named(path: Path, tests: Sequence[Result], names: Sequence[str]) -> list[Result]:
     if absent := [name for name in names if name not in {test.id for test in tests}]:
-        raise CommandError(f"{file.path}: the run did not measure {absent[0]!r}: give the id as perfdl report shows it")
+        raise CommandError(f"{path}: the run did not measure {absent[0]!r}: give the id as perfdl report shows it")
     return [test for test in tests if test.id in names]
 
 
-def _check_base(store: Store, file: RunFile, test: RunTest) -> None:
+def _check_base(store: Store, path: Path, test: Result) -> None:
     """Refuse a verdict on another baseline than the one that would be replaced: it says nothing about that one."""
-    assert test.record is not None
+    assert test.new is not None
     try:
-        stored = store.load(test.id, test.record.key.slug)
+        stored = store.load(test.id, test.new.key.slug)
     except BaselineError:
         # A damaged one is replaced; what else is wrong is said when it is written.
         return
-    known = (test.record.occasions, *(each.occasions for each in (test.base_record,) if each is not None))
+    known = [each.occasions for each in (test.new, test.base) if each is not None]
     if stored is not None and stored.occasions not in known:
         raise CommandError(
-            f"{file.path}: {visible(test.id)} was not compared with the baseline that is stored now, which was "
+            f"{path}: {visible(test.id)} was not compared with the baseline that is stored now, which was "
             f"recorded on {stored.occasions[-1].date[:10]}: measure again, or name the test with --test"
         )
 
@@ -110,39 +113,38 @@ def _accept(store: Store, record: Record, exemplars: Mapping[str, bytes]) -> Non
         say(f"           only {few} recorded; to add more: pytest --perf-update=append")
 
 
-def _is_called_for(test: RunTest) -> bool:
+def _is_called_for(test: Result) -> bool:
     """Whether a new baseline would change a test's verdict."""
-    if test.verdict == "waived" or test.data.get("against") or test.data.get("against_python"):
+    if test.verdict == "waived" or test.other_side:
         # A waived slowdown is not accepted, and a verdict on another commit or interpreter is none on the baseline.
         return False
-    return (test.verdict in REWRITTEN and not test.is_budgets_alone) or test.counts_changed
+    return (test.verdict in REWRITTEN and not test.judgement.is_budgets_alone) or test.judgement.counts_changed
 
 
 _USABLE_REPEATS = 10
 """Processes that make a usable baseline; see the statistics in the documentation."""
 
 
-def _record(file: RunFile, test: RunTest) -> Record:
-    assert test.record is not None
-    if any(finding.code == INJECTED for finding in test.record.integrity):
+def _record(path: Path, test: Result) -> Record:
+    assert test.new is not None
+    if any(finding.code == INJECTED for finding in test.new.integrity):
         raise CommandError(
-            f"{file.path}: {test.id} was measured with an injected slowdown and cannot become a baseline: measure "
+            f"{path}: {test.id} was measured with an injected slowdown and cannot become a baseline: measure "
             "again without --perf-inject"
         )
-    return test.record
+    return test.new
 
 
-def _exemplars(file: RunFile, test: RunTest) -> dict[str, bytes]:
+def _exemplars(path: Path, test: Result) -> dict[str, bytes]:
     """The traces of the current side that lie beside the run file, by call."""
     from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.trace import read_exemplar
 
     found = {}
-    for trace in test.traces:
-        path = file.beside(trace.new)
-        if path is not None:
+    for trace in test.exemplars:
+        if trace.new is not None:
             try:
-                found[trace.call] = read_exemplar(path)
+                found[trace.call] = read_exemplar(trace.new)
             except TraceError as error:
-                raise CommandError(f"{file.path}: the trace of {test.id} cannot be used: {error}") from error
+                raise CommandError(f"{path}: the trace of {test.id} cannot be used: {error}") from error
     return found

@@ -78,11 +78,11 @@ def _base(arguments: argparse.Namespace) -> int:
 def _outputs(arguments: argparse.Namespace) -> int:
     import json
 
-    from pytest_perfdl.report.reading import read_run
+    from pytest_perfdl.results.run_file import read_run
     from pytest_perfdl.results.verdict import VERDICTS
 
     path: Path = arguments.run
-    measured = read_run(path, path.parent)
+    measured = read_run(path)
     counts = {**dict.fromkeys(VERDICTS, 0), **measured.counts()}
     say(f"report={path.parent.resolve()}")
     say(f"failed={sum(result.fails for result in measured.results)}")
@@ -92,13 +92,13 @@ def _outputs(arguments: argparse.Namespace) -> int:
 
 def _comment(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.ci import comment, job
-    from pytest_perfdl.report.reading import read_run
+    from pytest_perfdl.results.run_file import read_run
 
     path: Path = arguments.run
     told = job.event()
     name = arguments.repo or job.repository()
     body = comment.text(
-        read_run(path, path.parent),
+        read_run(path),
         arguments.artifact,
         repository=job.web_address(name) if name else "",
         run_address=job.run_address(name) if name else "",

@@ -173,12 +173,13 @@ def _memory(arguments: argparse.Namespace) -> int:
     """Compare the peaks of memory."""
     from pytest_perfdl.cli.memory import changes
     from pytest_perfdl.report import memory
+    from pytest_perfdl.results import memory_causes
 
     if arguments.html is not None or arguments.fail_on:
         raise CommandError("--memory can be combined only with --json, -k and --top: remove other options")
     found = changes(arguments.base, arguments.new or arguments.base, arguments.k)
     if arguments.json:
-        print_json({"memory": memory.to_json(found), "blame": memory.causes_to_json(found)})
+        print_json({"memory": memory_causes.to_json(found), "blame": memory_causes.causes_to_json(found)})
     else:
         say("\n\n".join(memory.terminal(change, arguments.top, width()) for change in found))
     return 0

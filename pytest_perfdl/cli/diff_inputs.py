@@ -27,13 +27,13 @@ from pytest_perfdl.cli.step_name import with_step_name
 from pytest_perfdl.cli.traces import Folder, recordings_in
 from pytest_perfdl.diff import Origin, Side, of_breakdown, of_call, of_damage, of_traces
 from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
-from pytest_perfdl.model import run_json
 from pytest_perfdl.model import untrusted_files as bounded
-from pytest_perfdl.model.errors import NotATrace, RecordError, ReportError, RunFileError, SourceError, TraceError
+from pytest_perfdl.model.errors import NotATrace, RecordError, RunFileError, SourceError, TraceError
 from pytest_perfdl.model.record import Record, metric_name
 from pytest_perfdl.model.record_json import from_json
-from pytest_perfdl.report.reading import read_run
+from pytest_perfdl.results import run_file
 from pytest_perfdl.results.run import Result
+from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.system.git import commit_of, content, names, top_of, trouble
 from pytest_perfdl.trace import Trace, read
@@ -153,8 +153,8 @@ def own_sides(source: str) -> list[OwnSides]:
             f"{source} is not a run.json file{what}: pass the run.json file of a report, or two inputs to compare"
         )
     try:
-        run = read_run(path, path.parent)
-    except ReportError as error:
+        run = read_run(path)
+    except RunFileError as error:
         raise SourceError(str(error)) from error
     return [each for result in run.results for each in _own_sides(result)]
 
@@ -220,7 +220,7 @@ def _of_file(path: Path, label: str, step_name: re.Pattern[str] | None) -> Sides
     if refused is None or is_other or not _is_object(path):
         return _of_traces([path], label, step_name)
     try:
-        data = json.loads(bounded.read_bytes(path, run_json.LIMIT))
+        data = json.loads(bounded.read_bytes(path, run_file.LIMIT))
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -240,9 +240,9 @@ def _is_object(path: Path) -> bool:
 def _of_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, LoadedSide]]:
     try:
         if isinstance(data, dict) and isinstance(data.get("tests"), list):
-            for test in run_json.of_data(data, path).tests:
-                if test.record is not None:
-                    yield from _of_record(test.record, label)
+            for result in run_file.of_data(data, path).results:
+                if result.new is not None:
+                    yield from _of_record(result.new, label)
             return
         yield from _of_record(from_json(data), label)
     except RunFileError as error:

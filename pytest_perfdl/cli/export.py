@@ -35,9 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the text; always 0."""
     from pytest_perfdl.report.csv import to_csv
     from pytest_perfdl.report.files import write_files
-    from pytest_perfdl.report.reading import read_run
+    from pytest_perfdl.results.run_file import read_run
 
-    measured = read_run(arguments.run, arguments.run.parent)
+    measured = read_run(arguments.run)
     ending = "" if arguments.out is None else arguments.out.suffix.lower()
     if (arguments.format or ending.removeprefix(".")) == "parquet":
         return _write_parquet(measured, arguments.out)

@@ -10,11 +10,10 @@ from pytest_perfdl.analysis.account.snapshot_peak import snapshot_accounts
 from pytest_perfdl.analysis.account.trace_peak import trace_accounts
 from pytest_perfdl.cli.common import one_run
 from pytest_perfdl.diff.memory import peak_causes
-from pytest_perfdl.model import run_json
-from pytest_perfdl.model.errors import CommandError, NotATrace, RecordError, TraceError
+from pytest_perfdl.model.errors import CommandError, NotATrace, TraceError
 from pytest_perfdl.model.memory import MemoryAccount, MemoryChange
-from pytest_perfdl.model.record_json import converted
 from pytest_perfdl.model.visible import visible
+from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.trace import read
 from pytest_perfdl.trace.contents import refusal_of
 from pytest_perfdl.trace.formats import OBJECT, PICKLE, RUN
@@ -103,15 +102,12 @@ def _of_one_run(path: Path, tests: str) -> list[MemoryChange]:
 
 def _of_run(path: Path, tests: str) -> dict[str, MemoryChange]:
     """What a run says of memory, by test and call."""
-    found: dict[str, MemoryChange] = {}
-    try:
-        for test in run_json.read(path).tests:
-            if tests in test.id:
-                changes = [converted(each, MemoryChange) for each in test.data.get("memory") or ()]
-                found |= {f"{test.id} {change.call}".strip(): change for change in changes}
-    except (RecordError, TypeError) as error:
-        raise CommandError(f"{path} is damaged: {error}") from error
-    return found
+    return {
+        f"{result.id} {change.call}".strip(): change
+        for result in read_run(path).results
+        if tests in result.id
+        for change in result.judgement.memory
+    }
 
 
 def _file(path: Path) -> Path:

@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the report; 1 if a test fails, else 0."""
     from pytest_perfdl.report import github, markdown, write_all
-    from pytest_perfdl.report.reading import read_run
     from pytest_perfdl.report.terminal import summary_lines
+    from pytest_perfdl.results.run_file import read_run
     from pytest_perfdl.runs.merging import merged
 
     files = list(dict.fromkeys(arguments.runs))

@@ -77,10 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measured(paths: Sequence[Path], text: str) -> dict[tuple[str, str], list[Any]]:
     """The measurements of every test in the run files."""
-    from pytest_perfdl.report.reading import read_run
+    from pytest_perfdl.results.run_file import read_run
     from pytest_perfdl.runs.refresh.measured import of_runs
 
-    found = of_runs([(path, read_run(path, path.parent)) for path in paths])
+    found = of_runs([(path, read_run(path)) for path in paths])
     return {key: runs for key, runs in found.items() if text in key[0]}
 
 

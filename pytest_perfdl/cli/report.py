@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the report; always 0."""
     from pytest_perfdl.report import write_all
     from pytest_perfdl.report.html import write_html
-    from pytest_perfdl.report.reading import read_run, with_history
+    from pytest_perfdl.results.run import with_history
+    from pytest_perfdl.results.run_file import read_run
 
     if arguments.html is not None and arguments.out is not None:
         raise CommandError("--html and --out cannot be combined: remove one of them")

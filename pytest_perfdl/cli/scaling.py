@@ -220,14 +220,16 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
 
 def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
     """The points, and the parts of the steps where they are asked for."""
-    from pytest_perfdl.scaling import parts_of, points_of, read_csv, read_members
+    from pytest_perfdl.results.run_file import read_run
+    from pytest_perfdl.scaling import members_of, parts_of, points_of, read_csv
 
     kinds = {"intrinsic": _names(arguments.intrinsic), "extrinsic": _names(arguments.extrinsic)}
     if arguments.points.suffix != ".json":
         if arguments.parts:
             raise CommandError("--parts needs a run.json file: a CSV file contains only step times")
         return read_csv(arguments.points, **kinds), None
-    members = read_members(arguments.points, test=arguments.k, names=_names(arguments.axes) or [])
+    records = [result.new for result in read_run(arguments.points).results if result.new is not None]
+    members = members_of(records, str(arguments.points), test=arguments.k, names=_names(arguments.axes) or [])
     points = points_of(members, metric=arguments.metric, **kinds)
     return points, parts_of(members, metric=arguments.metric, **kinds) if arguments.parts else None
 

@@ -203,7 +203,17 @@ def from_json(data: Any) -> Record:
     if not isinstance(data, dict) or type(data.get("schema")) is not int:
         raise RecordError("is not a pytest-perfdl record: it has no schema number")
     check_schema(data["schema"], SCHEMA)
-    form = converted(data, RecordForm)
+    return of_form(converted(data, RecordForm))
+
+
+def of_form(form: RecordForm) -> Record:
+    """A record of its checked form.
+
+    Raises
+    ------
+    RecordError
+        As `from_json`.
+    """
     occasions = tuple(_occasion(each, f"occasions[{place}]") for place, each in enumerate(form.occasions))
     repeats = sum(occasion.repeats for occasion in occasions)
     if not 0 < repeats <= _REPEATS:

@@ -53,12 +53,12 @@ def write_all(run: Run) -> Written:
         where this process is killed meanwhile.)
     """
     # Imported here so that reading `results.run` does not load jinja2.
-    from pytest_perfdl.report import json
+    from pytest_perfdl.results import run_file
 
-    data = json.to_json(run)
+    data = run_file.to_json(run)
     file = run.report_dir / "run.json"
     made = {} if run.report_dir.is_dir() else {run.report_dir / ".gitignore": _IGNORED}
-    write_files(made | {file: json.dump(data)}, elsewhere=_ELSEWHERE)
+    write_files(made | {file: run_file.dump(data)}, elsewhere=_ELSEWHERE)
     _remove_pages(run.report_dir)
     try:
         return _drawn(run, data, file)
@@ -92,6 +92,7 @@ def _remove_pages(folder: Path) -> None:
 
 def _drawn(run: Run, data: dict[str, Any], file: Path) -> Written:
     from pytest_perfdl.report import html, markdown, traces
+    from pytest_perfdl.results.trace_files import OURS
 
     collected = traces.collect(run)
     calls = [call for of_test in collected.values() for call in of_test]
@@ -108,5 +109,5 @@ def _drawn(run: Run, data: dict[str, Any], file: Path) -> Written:
     contents[written.html] = html.render(run, collected, data).encode("utf-8", "backslashreplace")
     write_files(contents, elsewhere=_ELSEWHERE)
     stale = [path for path in (folder / "traces").glob("*.json*") if path not in written.traces]
-    remove_files((path for path in stale if traces.OURS.fullmatch(path.name)), folder)
+    remove_files((path for path in stale if OURS.fullmatch(path.name)), folder)
     return written

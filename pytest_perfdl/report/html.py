@@ -25,12 +25,14 @@ from pytest_perfdl.report.details import Names, details
 from pytest_perfdl.report.evidence import pictures
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.frames import name_words
-from pytest_perfdl.report.json import to_json, without_records
 from pytest_perfdl.report.scaling import html as curves
 from pytest_perfdl.report.scaling.wording import figure
 from pytest_perfdl.report.story import CauseGroup, Story, frame_place, largest_groups, rest_of, story
 from pytest_perfdl.report.traces import CallTraces, TraceFile
+from pytest_perfdl.results.memory_causes import cause_name
 from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.run_file import to_json
+from pytest_perfdl.results.trace_files import stem
 from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerdict
 
 EMBEDDED_BYTES = 3 * 2**20
@@ -135,6 +137,22 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[s
     )
 
 
+def without_records(data: dict[str, Any]) -> dict[str, Any]:
+    """The run file's data less what a page shows in a form of its own: records, operators, accounts, repeats."""
+    tests = []
+    for test in data["tests"]:
+        kept = {name: value for name, value in test.items() if name not in _SHOWN_OTHERWISE}
+        kept["metrics"] = {
+            name: {entry: value for entry, value in metric.items() if entry not in ("base_values", "new_values")}
+            for name, metric in test["metrics"].items()
+        }
+        tests.append(kept)
+    return {**data, "tests": tests}
+
+
+_SHOWN_OTHERWISE = frozenset({"record", "base_record", "base_now", "operators", "rank_times", "breakdowns", "memory"})
+
+
 @dataclass(frozen=True, slots=True)
 class _Details:
     """A test's data as it stands in the page."""
@@ -148,7 +166,7 @@ class _Details:
 
 def anchor(test: str) -> str:
     """The id of a test's part of the page, the same in every run: what a link to it ends with."""
-    return f"test-{traces.stem(test, '')}"
+    return f"test-{stem(test, '')}"
 
 
 def chips(results: Sequence[Result]) -> list[tuple[str, int]]:
@@ -334,6 +352,7 @@ def _environment() -> jinja2.Environment:
         words=words,
         name_words=name_words,
         frame_place=frame_place,
+        cause_name=cause_name,
         memory=memory,
         compared=compared,
         figures=figures,

@@ -19,6 +19,7 @@ from pytest_perfdl.report import compared, figures, memory, ranks, words
 from pytest_perfdl.report.frames import name_words
 from pytest_perfdl.report.layout import shorten
 from pytest_perfdl.report.story import CauseGroup, Place, Story, frame_place, largest, story
+from pytest_perfdl.results import memory_causes
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.suggestion import first_suggestion
 from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict, SourceDiff
@@ -306,7 +307,7 @@ def _memory(change: MemoryChange, result: Result, run: Run) -> str:
     if change.causes:
         rows = (
             (
-                code(memory.cause_name(cause), _SENTENCE),
+                code(memory_causes.cause_name(cause), _SENTENCE),
                 format_quantity(cause.bytes, "B", signed=True),
                 code(cause.module),
                 code(frame_place(cause.row.line, result, run)),

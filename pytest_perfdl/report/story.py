@@ -17,12 +17,13 @@ from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.model.step_part import common_module
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.report import memory, words
+from pytest_perfdl.report import words
 from pytest_perfdl.report.breakdown import timed_sides
 from pytest_perfdl.report.cause_words import plain_name, sentence, telling
 from pytest_perfdl.report.figures import cause_status
 from pytest_perfdl.report.frames import INPUT, frame_words
 from pytest_perfdl.report.layout import cut
+from pytest_perfdl.results import memory_causes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -160,7 +161,7 @@ def story(result: Result, run: Run) -> Story:
     of_step = [metric for metric in shown if metric.of_step] or shown
     groups = cause_groups(result, run)
     causes = largest_groups(groups, GROUPS)
-    memory_first, allocated = memory.comes_first(judgement), _memory_place(result, run)
+    memory_first, allocated = memory_causes.comes_first(judgement), _memory_place(result, run)
     changed = _memory_changed(judgement, allocated)
     return Story(
         headline=of_step[0] if of_step else None,
@@ -474,7 +475,7 @@ def _memory(judgement: Judgement) -> str:
                 whole = format_quantity(change.new.peak_bytes - change.base.peak_bytes, "B", signed=True)
                 size = f"{size} of {whole}"
             module = f", in {visible(cause.module)}" if cause.module else ""
-            return f"{call}peak memory, {size}: {memory.cause_name(cause)}{module}"
+            return f"{call}peak memory, {size}: {memory_causes.cause_name(cause)}{module}"
     return ""
 
 

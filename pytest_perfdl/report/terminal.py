@@ -17,9 +17,10 @@ from pytest_perfdl.model.visible import harmless
 from pytest_perfdl.report import compared, figures, layout, memory, ranks, words
 from pytest_perfdl.report.frames import name_words
 from pytest_perfdl.report.story import Story, cause_line, frame_place, largest, story
-from pytest_perfdl.report.traces import kept, pattern
+from pytest_perfdl.results import memory_causes
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.suggestion import first_suggestion
+from pytest_perfdl.results.trace_files import kept, pattern
 from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerdict, SourceDiff, Verdict
 
 CAUSES_SHOWN = 5
@@ -425,7 +426,7 @@ def _memory_lines(result: Result, run: Run, verbosity: int, width: int) -> list[
         shown = change.causes if verbosity > 1 else change.causes[: memory.CAUSES_SHOWN]
         for cause in shown:
             size = format_quantity(cause.bytes, "B", signed=True)
-            lines += layout.paragraph(f"{size}  {memory.cause_name(cause)}", 6, width)
+            lines += layout.paragraph(f"{size}  {memory_causes.cause_name(cause)}", 6, width)
             where = memory.cause_place(cause, change, lambda line: frame_place(line, result, run))
             lines += layout.paragraph(where, 10, width)
         if len(shown) < len(change.causes):

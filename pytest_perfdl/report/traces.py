@@ -1,28 +1,22 @@
-"""The trace files of a report: their names, and their bytes collected from the exemplars of a run.
+"""The trace files of a report (`results.trace_files`): their bytes, collected from the exemplars of a run.
 
-A call with an exemplar on both sides gives four files, `<name>.base.json.gz`, `.new.json.gz`, `.diff.json.gz` with both
-steps in one Chrome trace, and `.speedscope.json` with both for speedscope. Of a test with ranks these are the first
-rank's, and `.ranks.json.gz` and `.base-ranks.json.gz` have the step of all ranks of a side in one Chrome trace. An
-exemplar that cannot be read is left out, with a note; it is no reason to lose the report.
+An exemplar that cannot be read is left out, with a note; it is no reason to lose the report.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pytest_perfdl.model.errors import ChromeTraceError, TraceError
 from pytest_perfdl.report.chrome import regression_trace
 from pytest_perfdl.report.speedscope import speedscope
 from pytest_perfdl.report.story import cause_groups
 from pytest_perfdl.results.run import Exemplars, Result, Run
+from pytest_perfdl.results.trace_files import Role, file_name, kept, traces_of_ranks
 from pytest_perfdl.trace import ALL_RANKS, loads, read_exemplar, unpack
 
-Role = Literal["base", "new", "diff", "speedscope", "base_ranks", "ranks"]
 LABELS: dict[Role, str] = {
     "base": "baseline",
     "new": "current",
@@ -32,20 +26,6 @@ LABELS: dict[Role, str] = {
     "ranks": "all current ranks",
 }
 """What the page calls the files."""
-_ENDINGS: dict[Role, str] = {
-    "base": ".base.json.gz",
-    "new": ".new.json.gz",
-    "diff": ".diff.json.gz",
-    "speedscope": ".speedscope.json",
-    "base_ranks": ".base-ranks.json.gz",
-    "ranks": ".ranks.json.gz",
-}
-
-OURS = re.compile(r"[\w.-]+-[0-9a-f]{8}\.((base|new|diff|(base-)?ranks)\.json\.gz|speedscope\.json)")
-"""Names that `stem` makes; only such files are cleared out of an older report."""
-_NAME_BYTES = 80
-_PLAIN = frozenset({"unchanged", "new", "unmeasured"})
-"""Verdicts of tests whose traces have nothing to show, unless all are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,43 +49,6 @@ class CallTraces:
     problems: tuple[str, ...] = ()
 
 
-def stem(test: str, call: str) -> str:
-    """A file name for a call: readable, the same everywhere, distinct also where case does not count.
-
-    >>> stem("tests/test_gpt.py::test_step[bf16]", "")
-    'test_step-bf16-e983db5a'
-    """
-    digest = hashlib.sha256(f"{test}\0{call}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    words = re.findall(r"[A-Za-z0-9_.]+", test.rpartition("::")[2] + (f" {call}" if call else ""))
-    return f"{'-'.join(words)[:_NAME_BYTES].strip('.-') or 'test'}-{digest}"
-
-
-def pattern(result: Result, exemplars: Exemplars) -> str:
-    """The names of a call's files in a shell's notation, "test_step-1f0c.*"."""
-    roles = roles_of(exemplars)
-    return file_name(result.id, exemplars.call, roles[0]) if len(roles) == 1 else f"{stem(result.id, exemplars.call)}.*"
-
-
-def roles_of(exemplars: Exemplars) -> tuple[Role, ...]:
-    """The files of a call that has these exemplars."""
-    one: tuple[Role, ...] = ("base",) if exemplars.base else ("new",) if exemplars.new else ()
-    both: tuple[Role, ...] = ("base", "new", "diff", "speedscope")
-    return (*(both if exemplars.base and exemplars.new else one), *(role for role, _ in _of_ranks(exemplars)))
-
-
-def _of_ranks(exemplars: Exemplars) -> Iterator[tuple[Role, Sequence[Path]]]:
-    """The files with all ranks of a call, and what each is made of."""
-    if exemplars.base_ranks:
-        yield "base_ranks", exemplars.base_ranks
-    if exemplars.new_ranks:
-        yield "ranks", exemplars.new_ranks
-
-
-def file_name(test: str, call: str, role: Role) -> str:
-    """The name of a call's file."""
-    return stem(test, call) + _ENDINGS[role]
-
-
 def collect(run: Run) -> dict[str, tuple[CallTraces, ...]]:
     """Read the exemplars that the run asks for and draw both sides of those that have two; by test."""
     return {
@@ -113,12 +56,6 @@ def collect(run: Run) -> dict[str, tuple[CallTraces, ...]]:
         for result in run.results
         if kept(run, result)
     }
-
-
-def kept(run: Run, result: Result) -> tuple[Exemplars, ...]:
-    """The exemplars of a test that the run's report holds."""
-    wanted = run.traces == "all" or (run.traces == "regressed" and result.judgement.verdict not in _PLAIN)
-    return result.exemplars if wanted else ()
 
 
 def _of_call(run: Run, result: Result, exemplars: Exemplars) -> CallTraces:
@@ -145,7 +82,7 @@ def _of_call(run: Run, result: Result, exemplars: Exemplars) -> CallTraces:
                 problems.append(
                     f"baseline and current cannot be combined in one trace: {type(error).__name__}: {error}"
                 )
-    for role, paths in _of_ranks(exemplars):
+    for role, paths in traces_of_ranks(exemplars):
         try:
             files.append(TraceFile(file_name(result.id, call, role), role, _ranks_trace(role, paths)))
         except TraceError as error:

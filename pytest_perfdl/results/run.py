@@ -5,8 +5,8 @@ Reports are plain functions `Run -> text or files`; none of them measures or com
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -215,3 +215,23 @@ class Run:
         """Number of tests with each verdict, worst verdict first; a verdict that no test has is absent."""
         found = [result.judgement.verdict for result in self.results]
         return {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found}
+
+
+def with_history(runs: Sequence[Run]) -> Run:
+    """The last of several runs by their dates, each of its tests with what the earlier ones measured like it."""
+    *earlier, last = sorted(runs, key=lambda run: run.date)
+    return replace(last, results=tuple(replace(one, history=_before(one, earlier)) for one in last.results))
+
+
+def _before(result: Result, earlier: Sequence[Run]) -> tuple[Record, ...]:
+    return tuple(
+        one.new
+        for run in earlier
+        for one in run.results
+        if one.id == result.id and one.new is not None and (result.new is None or _is_like(one.new, result.new))
+    )
+
+
+def _is_like(one: Record, other: Record) -> bool:
+    """Whether two records were measured on one machine and in one way."""
+    return one.key.slug == other.key.slug and one.plan.shape == other.plan.shape and one.test_hash == other.test_hash

@@ -29,9 +29,10 @@ from pytest_perfdl.model.secrets import clean
 from pytest_perfdl.model.visible import harmless, visible
 from pytest_perfdl.report import Written, github, markdown, remove_earlier, write_all
 from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
-from pytest_perfdl.report.json import write_json
+from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.junit import properties
 from pytest_perfdl.report.terminal import failure_text, summary_lines
+from pytest_perfdl.results import run_file
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import TEST_ERROR, Judgement, Verdict, parse_fail_on
 from pytest_perfdl.run import waivers
@@ -338,7 +339,7 @@ class PerfSession:
         # An error in one of these must not prevent the others, the summary of pytest or the exit status.
         if self.settings.json is not None:
             with self._noting("writing the JSON file"):
-                write_json(run, self.settings.json)
+                write_files({self.settings.json: run_file.dump(run_file.to_json(run))})
         # Drawing imports more of the library.
         with self._noting("writing the report"), own_imports():
             self.written = write_all(run)

@@ -9,8 +9,8 @@
   `piecewise` for one axis.
 - `held_out` fits a form with and without each configuration: errors and intervals. `choose` takes the best and
   predicts; `wording` says what a model means.
-- `runs` reads points out of a run file, `parts` those of each part of its steps, `saved` keeps a choice as plain data,
-  `planning` says what follows from it.
+- `runs` takes points out of the records of a run, `parts` those of each part of its steps, `saved` keeps a choice as
+  plain data, `planning` says what follows from it.
 """
 
 from pytest_perfdl.model.errors import ScalingError
@@ -22,7 +22,7 @@ from pytest_perfdl.scaling.parts import Parts, TimePart, parts_of
 from pytest_perfdl.scaling.physical import PROCESSORS, Feature, Physical, features
 from pytest_perfdl.scaling.piecewise import Cliff, Piecewise, find_cliff
 from pytest_perfdl.scaling.points import Point, Points, read_csv
-from pytest_perfdl.scaling.runs import Members, points_of, read_members, read_run, sizes_of
+from pytest_perfdl.scaling.runs import Members, members_of, points_of, sizes_of
 from pytest_perfdl.scaling.saved import from_data, to_data
 from pytest_perfdl.scaling.wording import doublings, importance
 
@@ -52,12 +52,11 @@ __all__ = [
     "find_cliff",
     "from_data",
     "importance",
+    "members_of",
     "parts_of",
     "points_of",
     "predict",
     "read_csv",
-    "read_members",
-    "read_run",
     "sizes_of",
     "to_data",
 ]

@@ -1,6 +1,6 @@
 """How each part of a step grows: operators, kernels and idle time of a run's tests, over their sizes.
 
-    found = parts_of(read_members(Path("run.json")))
+    found = parts_of(members_of(records))
     found.parts[0].name, found.parts[0].fit.coefficients
 
 The time of a step over its size says that something grows; its parts say what does. They are those of the profiled

@@ -1,4 +1,4 @@
-"""Points out of a run file: tests that differ in their sizes only, told by their ids.
+"""Points out of the records of a run: tests that differ in their sizes only, told by their ids.
 
 `test_step[batch=8]` is the size 8 of `test_step`, and `test_step[bf16-batch=8]` that of `test_step[bf16]`. A bare
 number, as in `test_step[8]`, needs a name.
@@ -10,11 +10,9 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pytest_perfdl.model import run_json
-from pytest_perfdl.model.errors import RunFileError, ScalingError
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.scaling.points import Point, Points
 
@@ -35,8 +33,8 @@ class Member:
 class Members:
     """All sizes of a test."""
 
-    source: Path
-    """The run file."""
+    source: str
+    """The run file, with which errors begin."""
     each: tuple[Member, ...]
 
 
@@ -68,49 +66,27 @@ def sizes_of(nodeid: str, names: Sequence[str] = ()) -> tuple[str, dict[str, flo
     return (f"{test}[{'-'.join(others)}]" if others else test), sizes
 
 
-def read_run(
-    path: Path,
-    *,
-    test: str = "",
-    metric: str = "step_time",
-    names: Sequence[str] = (),
-    intrinsic: Sequence[str] | None = None,
-    extrinsic: Sequence[str] | None = None,
-) -> Points:
-    """Read the sizes of one test from a run file; each repeat is a point.
+def members_of(records: Sequence[Record], source: str = "", *, test: str = "", names: Sequence[str] = ()) -> Members:
+    """The sizes of one test: what points, and the parts of steps, are made of.
 
     Parameters
     ----------
-    path
-        What `--perf-json` wrote, or `run.json` of a report.
+    records
+        Of all tests of a run.
+    source
+        The run file, with which errors begin.
     test
         Text that the test's id contains, where several tests of the run have sizes.
-    metric
-        A metric in nanoseconds by its full name.
     names
         Of bare numbers in the ids, in their order.
-    intrinsic, extrinsic
-        Kinds of the factors, as `Points.of` sorts them.
 
     Raises
     ------
     ScalingError
-        One line that begins with the file's name.
+        Not one test has sizes.
     """
-    members = read_members(path, test=test, names=names)
-    return points_of(members, metric=metric, intrinsic=intrinsic, extrinsic=extrinsic)
-
-
-def read_members(path: Path, *, test: str = "", names: Sequence[str] = ()) -> Members:
-    """Read the sizes of one test, as `read_run` chooses it: what points, and the parts of steps, are made of.
-
-    Raises
-    ------
-    ScalingError
-        One line that begins with the file's name: it is no run file, or not one test has sizes.
-    """
-    with naming(path):
-        families = _families(_records(path), names, test)
+    with naming(source):
+        families = _families(records, names, test)
         if not families:
             raise ScalingError(
                 "no test has sizes in its id, as in test_step[batch=8]; if the ids have numbers only, as in "
@@ -121,7 +97,7 @@ def read_members(path: Path, *, test: str = "", names: Sequence[str] = ()) -> Me
         ((_, each),) = families.items()
         for other in each[1:]:
             _check_like(each[0].record, other.record)
-    return Members(path, tuple(each))
+    return Members(source, tuple(each))
 
 
 def _check_like(first: Record, other: Record) -> None:
@@ -141,26 +117,32 @@ def points_of(
     intrinsic: Sequence[str] | None = None,
     extrinsic: Sequence[str] | None = None,
 ) -> Points:
-    """The points of a test that was read; parameters and errors are those of `read_run`."""
+    """The points of a test; each repeat is one.
+
+    Parameters
+    ----------
+    metric
+        A metric in nanoseconds by its full name.
+    intrinsic, extrinsic
+        Kinds of the factors, as `Points.of` sorts them.
+
+    Raises
+    ------
+    ScalingError
+        The test has no such metric, or it is not a time.
+    """
     with naming(members.source):
         points = [point for each in members.each for point in _points(each.sizes, each.record, metric)]
         return Points.of(points, intrinsic=intrinsic, extrinsic=extrinsic)
 
 
 @contextlib.contextmanager
-def naming(source: Path) -> Iterator[None]:
+def naming(source: str) -> Iterator[None]:
     """Around what may find fault with a file: its name begins the error."""
     try:
         yield
     except ScalingError as error:
-        raise ScalingError(f"{source}: {error}") from None
-
-
-def _records(path: Path) -> list[Record]:
-    try:
-        return [test.record for test in run_json.read(path).tests if test.record is not None]
-    except RunFileError as error:
-        raise ScalingError(str(error).removeprefix(f"{path} ")) from None
+        raise ScalingError(f"{source}: {error}" if source else str(error)) from None
 
 
 def _families(records: Sequence[Record], names: Sequence[str], test: str) -> Mapping[str, list[Member]]:

@@ -11,7 +11,7 @@ import pytest
 from unit.report import runs
 
 from pytest_perfdl.report import write_all
-from pytest_perfdl.report.reading import read_run
+from pytest_perfdl.results.run_file import read_run
 
 DATA = Path(__file__).parent / "data"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")

@@ -10,7 +10,7 @@ from unit.report import runs
 
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.report import html
-from pytest_perfdl.report.reading import read_run
+from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.results.verdict import OperatorSides, WorkSide
 
 

@@ -32,10 +32,10 @@ from unit.test_docs_made import SAMPLES  # noqa: E402
 
 from pytest_perfdl.report import csv, junit, markdown, traces  # noqa: E402
 from pytest_perfdl.report import html as page  # noqa: E402
-from pytest_perfdl.report import json as run_file  # noqa: E402
-from pytest_perfdl.report.reading import read_run  # noqa: E402
 from pytest_perfdl.report.terminal import failure_text, summary_lines  # noqa: E402
+from pytest_perfdl.results import run_file  # noqa: E402
 from pytest_perfdl.results.run import Run  # noqa: E402
+from pytest_perfdl.results.run_file import read_run  # noqa: E402
 
 EXPECTED = HERE / "expected"
 LARGEST = 130_000

@@ -10,12 +10,11 @@ import pytest
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli import main
 from pytest_perfdl.machine.constants import LIMIT, Machine
-from pytest_perfdl.model import run_json
 from pytest_perfdl.model.errors import BaselineError, PerfdlError, RunFileError
 from pytest_perfdl.model.record_json import to_json as record_to_json
-from pytest_perfdl.model.run_json import read
 from pytest_perfdl.model.untrusted_files import read_bytes
-from pytest_perfdl.report.json import dump, to_json
+from pytest_perfdl.results import run_file
+from pytest_perfdl.results.run_file import dump, read_run, to_json
 from unit.report import runs
 
 TEST = "tests/test_a.py::test_step"
@@ -87,7 +86,7 @@ def test_150_hostile_run_files(tmp_path, capsys):
     for each in variants(data, 150, seed=2):
         path.write_text(json.dumps(each))
         try:
-            for test in read(path).tests:
+            for test in read_run(path).results:
                 assert test.id == each["tests"][0]["id"] or test.id
         except RunFileError as error:
             refused += 1
@@ -113,7 +112,7 @@ def test_names_of_traces_stay_in_the_folder(name, tmp_path):
     data["tests"][0]["traces"] = [{"call": "", "new": name}]
     (tmp_path / "run.json").write_text(json.dumps(data))
     with pytest.raises(RunFileError, match="not a file name in traces/"):
-        read(tmp_path / "run.json")
+        read_run(tmp_path / "run.json")
 
 
 def test_a_trace_that_is_a_link_out_of_the_folder_is_refused(tmp_path):
@@ -124,9 +123,8 @@ def test_a_trace_that_is_a_link_out_of_the_folder_is_refused(tmp_path):
     data = json.loads(dump(to_json(runs.run(runs.result("regressed", TEST)))))
     data["tests"][0]["traces"] = [{"call": "", "new": "traces/x.json.gz"}]
     (folder / "run.json").write_text(json.dumps(data))
-    file = read(folder / "run.json")
     with pytest.raises(RunFileError, match="symbolic link"):
-        file.beside(file.tests[0].traces[0].new)
+        read_run(folder / "run.json")
 
 
 def test_a_baseline_that_is_a_link_out_of_the_folder_is_not_read(store, tmp_path, capsys):
@@ -179,12 +177,12 @@ def test_files_that_are_too_large_are_not_read_whole(store, tmp_path, monkeypatc
         file.truncate(LIMIT + 1)
     with pytest.raises(ValueError, match="larger than 1 MiB"):
         Machine.load(machine)
-    monkeypatch.setattr(run_json, "LIMIT", 2**20)
+    monkeypatch.setattr(run_file, "LIMIT", 2**20)
     run = tmp_path / "run.json"
     with run.open("wb") as file:
         file.truncate(2**33)
     with pytest.raises(RunFileError, match="larger than 1 MiB"):
-        read(run)
+        read_run(run)
 
 
 def test_nothing_is_read_of_a_file_that_says_that_it_is_too_large(tmp_path):

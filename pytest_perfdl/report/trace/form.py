@@ -17,7 +17,7 @@ from pytest_perfdl.analysis.overview.operator_tables import OperatorRow
 from pytest_perfdl.analysis.overview.summary import StepGroup, StepSummary
 from pytest_perfdl.analysis.ranks import RankFigures
 from pytest_perfdl.machine.utilization import Utilization
-from pytest_perfdl.model.json_forms import derived
+from pytest_perfdl.model.json import derived
 
 Kernel = derived("Kernel", KernelRow, more={"mean_ns": float, "per_step": dict[str, float]})
 Operator = derived("Operator", OperatorRow, more={"per_step": dict[str, float]})

@@ -69,7 +69,7 @@ class CommitSearch:
 
     def __post_init__(self) -> None:
         good, bad = self.history.good, self.history.bad
-        self._measurements = Measurements(self.measure, self.done, self.keep, self.tell)
+        self._measurements = Measurements(self.measure, self.done, self.keep, self.tell, one_machine=True)
         counted, timed = Request(bad.sha, good.sha), Request(bad.sha, good.sha, timed=True)
         self._ends = Ends(good.name, bad.name, counted, timed, self._measurements)
         self._skipped: dict[int, str] = {}

@@ -66,7 +66,7 @@ class EnvironmentSearch:
     tell: Callable[[Progress], None] = lambda _: None
 
     def __post_init__(self) -> None:
-        self._measurements = Measurements(self.measure, (), self.keep, self.tell)
+        self._measurements = Measurements(self.measure, (), self.keep, self.tell, one_machine=False)
         counted, timed = Request(NEW, OLD), Request(NEW, OLD, timed=True)
         self._ends = Ends("the old one", "the new environment", counted, timed, self._measurements)
         self._differing = self.environments.differing()

@@ -58,7 +58,7 @@ class Measurement:
 
 
 def measurement_of(run: Any, request: Request) -> Measurement:
-    """From the run file of `pytest --perf` (`report.json`) of one test.
+    """From the run file of `pytest --perf` (`results.run_file`) of one test.
 
     Raises
     ------

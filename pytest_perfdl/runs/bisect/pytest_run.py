@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.model.errors import OutcomeError
-from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.report.story import cause_line, story
+from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.runs import child_pytest
 from pytest_perfdl.runs.bisect.measurements import Measurement, Request, measurement_of
 

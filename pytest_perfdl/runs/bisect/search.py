@@ -75,6 +75,8 @@ class Measurements:
         Called with every new one.
     tell
         Called before every new one.
+    one_machine
+        Whether all must have the same machine ID, which packages of an environment may change.
     """
 
     def __init__(
@@ -83,8 +85,10 @@ class Measurements:
         done: Sequence[Measurement],
         keep: Callable[[Measurement], None],
         tell: Callable[[Progress], None],
+        *,
+        one_machine: bool,
     ) -> None:
-        self._measure, self._keep, self._tell = measure, keep, tell
+        self._measure, self._keep, self._tell, self._one_machine = measure, keep, tell, one_machine
         self._earlier: dict[Request, list[Measurement]] = defaultdict(list)
         for each in done:
             self._earlier[each.request].append(each)
@@ -107,7 +111,7 @@ class Measurements:
         else:
             self._tell(progress)
             made = self._measure.measure(request, metric, limit)
-            if made.key and self._key and made.key != self._key:
+            if self._one_machine and made.key and self._key and made.key != self._key:
                 raise RunFailed(f"the log has measurements of another machine ({self._key}): use another --log")
             self._key = self._key or made.key
             self._keep(made)

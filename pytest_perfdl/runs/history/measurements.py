@@ -18,11 +18,12 @@ import msgspec
 
 from pytest_perfdl.baseline.layout import RECORD_SUFFIX
 from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
-from pytest_perfdl.model import record_json, run_json
+from pytest_perfdl.model import record_json
 from pytest_perfdl.model.errors import RecordError
 from pytest_perfdl.model.record import INJECTED, Better, Kind, Scalar, metric_name
 from pytest_perfdl.model.record_json import LARGEST, KeyForm, ScalarForm
 from pytest_perfdl.model.visible import visible
+from pytest_perfdl.results import run_file
 
 _HASH_DIGITS = 12
 _SAID = 200
@@ -172,7 +173,7 @@ def of_run(data: bytes) -> tuple[Measurement, ...]:
     RecordError
         As `of_baseline` does.
     """
-    form = _decoded(data, _Run, run_json.SCHEMA)
+    form = _decoded(data, _Run, run_file.SCHEMA)
     found = []
     for test in form.tests:
         # Rounds may be invalid where the record is not.

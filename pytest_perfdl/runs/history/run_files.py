@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import HistoryError, RecordError
-from pytest_perfdl.model.run_json import LIMIT
 from pytest_perfdl.model.visible import visible
+from pytest_perfdl.results.run_file import LIMIT
 from pytest_perfdl.runs.history.measurements import Measurement, of_run
 from pytest_perfdl.system import remote
 

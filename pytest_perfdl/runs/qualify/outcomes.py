@@ -86,7 +86,7 @@ def log(path: Path) -> Log[Outcome]:
 
 
 def outcome_of(run: Any, *, inject: float, seconds: float, arguments: Iterable[str]) -> Outcome:
-    """From the run file of `pytest --perf` (`report.json`).
+    """From the run file of `pytest --perf` (`results.run_file`).
 
     Raises
     ------

@@ -40,7 +40,7 @@ def test_of_an_undamaged_trace_every_figure_is_right_and_nothing_is_said(place, 
 
 def test_halves_of_one_job_are_no_change_and_ten_percent_are(tmp_path):
     failed = []
-    assert len(list(halves.table(tmp_path, failed))) == 4
+    assert len(list(halves.rows(tmp_path, failed))) == 2
     assert failed == []
 
 

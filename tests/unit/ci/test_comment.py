@@ -11,10 +11,9 @@ from pytest_perfdl.ci.api import Api
 from pytest_perfdl.ci.comment import pull_request_of, upsert
 from pytest_perfdl.ci.job import Head
 from pytest_perfdl.config.invocation import Invocation
-from pytest_perfdl.model.errors import ApiError, CommandError, ReportError
+from pytest_perfdl.model.errors import ApiError, CommandError, RunFileError
 from pytest_perfdl.report import story
-from pytest_perfdl.report.json import to_json
-from pytest_perfdl.report.reading import read_run
+from pytest_perfdl.results.run_file import read_run, to_json
 from unit.ci.fake_github import REPOSITORY, TOKEN
 from unit.report import runs
 
@@ -247,7 +246,7 @@ def test_no_interpreter_of_an_artifact_is_started():
 def test_a_commit_of_a_run_file_is_a_hash(commit, tmp_path):
     made = tmp_path / "run.json"
     made.write_text(json.dumps(to_json(runs.run(runs.result())) | {"commit": commit}))
-    with pytest.raises(ReportError, match="commit"):
+    with pytest.raises(RunFileError, match="commit"):
         read_run(made, tmp_path)
 
 

@@ -128,7 +128,7 @@ BAD_TESTS = {
     "no-test": (lambda tests: tests.append(3), "tests[2] is malformed"),
     "commit-an-option": (
         lambda tests: tests[1]["record"]["occasions"][0].update(commit="--index-output=x"),
-        "tests[1] has a record that is malformed (occasions[0].commit: not a full hash",
+        "tests[1] is malformed (record.occasions[0].commit: not a full hash",
     ),
     "empty": (lambda tests: tests[1]["record"].update(calls=[]), "contains no measurement"),
     "huge-number": (lambda tests: tests[1].update(seconds=10**400), "is not a number up to 1e+100"),
@@ -147,10 +147,7 @@ BAD_FILES = {
     "absent": (None, "cannot be read: No such file or directory"),
     "no-json": ("{", "is not JSON: "),
     "deep": ("[" * 200_000, "is not a run file: it is nested too deeply"),
-    "deep-inside": (
-        '{"schema": 1, "tests": [], "x": ' + '{"a":' * 900 + "1" + "}" * 900 + "}",
-        "nothing to accept",
-    ),
+    "without-its-fields": ('{"schema": 1, "tests": []}', "is damaged: is malformed (missing field `date`)"),
     "a-long-number": ('{"schema": 1, "tests": [], "x": ' + "9" * 5000 + "}", "is not JSON: "),
     "nan": ('{"schema": 1, "tests": [], "x": NaN}', "nan is not a number up to 1e+100"),
     "no-schema": ('{"tests": []}', "has no schema number"),
@@ -167,7 +164,7 @@ def test_a_file_that_is_no_run_file_is_one_line(tmp_path, monkeypatch, capsys, t
     monkeypatch.chdir(tmp_path)
     if text is not None:
         (tmp_path / "run.json").write_text(text)
-    assert cli.main(["accept", "run.json"]) in (2, 3)
+    assert cli.main(["accept", "run.json"]) == 2
     printed = capsys.readouterr()
     (line,) = (printed.out + printed.err).splitlines()
     assert says in line

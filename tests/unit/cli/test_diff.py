@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import subprocess
+from dataclasses import replace
 
 import pytest
 from making import TEST, counted, record
@@ -16,6 +17,7 @@ from pytest_perfdl.cli import main
 from pytest_perfdl.model.record import Row
 from pytest_perfdl.model.record_json import to_json
 from pytest_perfdl.report import write_all
+from pytest_perfdl.results import run_file
 from unit.report import runs
 from unit.trace.chrome import kernel, launch, memory, step, text, x
 
@@ -170,7 +172,8 @@ def run(tmp_path, monkeypatch):
     (one,) = data["tests"]
     one["breakdowns"] = [breakdown(10)]
     one["metrics"] = {
-        "step_time": {
+        "step_time": one["metrics"]["step_time"]
+        | {
             "kind": "timed",
             "unit": "ns",
             "better": "lower",
@@ -208,7 +211,7 @@ def test_a_run_alone_is_compared_with_its_own_baseline_side(run, capsys):
 
 def test_a_run_without_paired_rounds_is_compared_by_its_records(run, capsys):
     data = json.loads(run.read_text())
-    del data["tests"][0]["breakdowns"]
+    data["tests"][0]["breakdowns"] = []
     data["tests"][0]["base_record"] = to_json(record(OPS, rows=rows(AFTER)))
     data["tests"][0]["metrics"] = {}
     run.write_text(json.dumps(data))
@@ -316,7 +319,8 @@ def test_a_folder_holds_runs(tmp_path, capsys):
 def test_run_files_and_baselines_hold_tests(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Store(tmp_path, "baselines").save(record(OPS, rows=rows(BEFORE)), {})
-    run = {"schema": 1, "tests": [{"id": TEST, "record": to_json(record(OPS, rows=rows(AFTER)))}, {"id": "skipped"}]}
+    measured = replace(runs.result(test=TEST), new=record(OPS, rows=rows(AFTER)))
+    run = run_file.to_json(runs.run(measured, replace(runs.result(test="skipped"), new=None)))
     (tmp_path / "perf-report").mkdir()
     (tmp_path / "perf-report" / "run.json").write_text(json.dumps(run))
     for source in ("perf-report", "perf-report/run.json"):

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_perfdl import cli
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.report.json import write_json
+from pytest_perfdl.results.run_file import dump, to_json
 from pytest_perfdl.system.git import git
 from unit.report import runs as made
 from unit.runs.refresh.nights import NEW, OLD, STORED, TEST, UPGRADED, night
@@ -36,7 +36,7 @@ def written(store, *nights):
         result = replace(each.result, base=stored)
         path = store.root / each.path
         path.parent.mkdir(exist_ok=True)
-        write_json(made.run(result, date=each.date), path)
+        path.write_bytes(dump(to_json(made.run(result, date=each.date))))
         paths.append(str(path.relative_to(store.root)))
     return paths
 

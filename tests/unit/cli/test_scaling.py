@@ -2,13 +2,15 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from making import record, timed
 
 from pytest_perfdl.cli import main
 from pytest_perfdl.model.record import Row
-from pytest_perfdl.model.record_json import to_json
+from pytest_perfdl.results.run_file import dump, to_json
+from unit.report import runs
 
 LINE = "batch,time_s\n" + "".join(f"{size},{0.012 + 0.001 * size}\n" for size in (2, 4, 8, 16, 32))
 GRID = "layers,batch,workers,note,time_s\n" + "".join(
@@ -52,9 +54,13 @@ def measured(tmp_path):
         rows = (Row("operator", "aten::mm\x1b[31m", 1, (100 * size**2,)), Row("idle", "Python", 0, (8000,)))
         series = {"step_time": timed(100 * size**2 + 8000)}
         test = f"test_a[batch={size}]"
-        tests.append({"id": test, "record": to_json(record(series, rows=rows, test=test))})
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps({"schema": 1, "tests": tests}))
+        tests.append(record(series, rows=rows, test=test))
+    return run_file(tmp_path, tests)
+
+
+def run_file(folder, records):
+    path = folder / "run.json"
+    path.write_bytes(dump(to_json(runs.run(*(replace(runs.result(test=each.test), new=each) for each in records)))))
     return path
 
 
@@ -186,13 +192,11 @@ def test_a_curve_as_a_picture(model, capsys, tmp_path):
 
 
 def test_points_of_a_run(tmp_path, capsys):
-    tests = [
-        {"id": test, "record": to_json(record({"step_time": timed(1e7 + 1e6 * size)}, test=test))}
-        for size in (2, 4, 8)
-        for test in (f"t.py::test_a[{size}]",)
-    ]
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps({"schema": 1, "tests": tests}))
+    sizes = (2, 4, 8)
+    path = run_file(
+        tmp_path,
+        [record({"step_time": timed(1e7 + 1e6 * size)}, test=f"t.py::test_a[{size}]") for size in sizes],
+    )
     found = json.loads(call(capsys, "fit", path, "--axes", "batch", "-k", "test_a", "--json").out)
     assert found["models"][0]["coefficients"]["constant"]["value"] == pytest.approx(0.01)
 

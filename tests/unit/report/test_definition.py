@@ -8,10 +8,9 @@ import pytest
 
 from pytest_perfdl.model.record import REDEFINED, VANISHED, Finding
 from pytest_perfdl.report import html, markdown, traces
-from pytest_perfdl.report.json import dump, to_json
-from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.report.story import story
 from pytest_perfdl.report.terminal import failure_text, summary_lines
+from pytest_perfdl.results.run_file import dump, read_run, to_json
 from pytest_perfdl.results.verdict import SourceDiff
 from unit.report import runs
 

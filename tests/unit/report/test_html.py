@@ -11,10 +11,9 @@ import pytest
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.report import html, traces, words
 from pytest_perfdl.report.breakdown import breakdowns
-from pytest_perfdl.report.json import dump, to_json
-from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.report.svg import ticks
 from pytest_perfdl.results.run import Suggestion
+from pytest_perfdl.results.run_file import dump, read_run, to_json
 from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, OperatorSides, StepBreakdown, WorkSide
 from pytest_perfdl.scaling.growth import Beside, IntervalEstimate
 from unit.report import runs

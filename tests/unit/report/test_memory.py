@@ -7,6 +7,7 @@ import pytest
 from pytest_perfdl.model.memory import MemoryAccount, MemoryAdvice, MemoryCause, MemoryChange, MemoryRow, RowChange
 from pytest_perfdl.model.record_json import converted
 from pytest_perfdl.report import memory
+from pytest_perfdl.results import memory_causes
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from unit.report import runs
 
@@ -203,7 +204,7 @@ def test_names_are_made_visible():
     ],
 )
 def test_what_a_cause_is(found, said):
-    assert memory.cause_name(found) == said
+    assert memory_causes.cause_name(found) == said
 
 
 # Where it is
@@ -358,7 +359,7 @@ def test_json_round_trip():
     there = replace(whole(), growth=8, advice=(MemoryAdvice("checkpoint", 1, 2, None, "a.py"),))
     there = replace(there, new=replace(there.new, growing=(row(8),), passed=(row(4),), step_ends=(1, 2)))
     for each in (there, replace(there, base=None, causes=())):
-        (data,) = memory.to_json([each])
+        (data,) = memory_causes.to_json([each])
         found = converted(data, MemoryChange)
         sides = {
             side: replace(account, curve=tuple(account.curve))
@@ -369,14 +370,14 @@ def test_json_round_trip():
 
 
 def test_json_says_what_the_rows_add_up_to():
-    (data,) = memory.to_json([whole()])
+    (data,) = memory_causes.to_json([whole()])
     assert (data["base"]["residual"], data["new"]["residual"]) == (0, 0)
     assert data["new"]["by_category"] == {"parameters": 3 * MIB, "activations": 512 * KIB}
-    assert memory.to_json([replace(whole(), base=None)])[0]["base"] is None
+    assert memory_causes.to_json([replace(whole(), base=None)])[0]["base"] is None
 
 
 def test_causes_as_entries_of_blame():
-    first, second, third = memory.causes_to_json([whole()])
+    first, second, third = memory_causes.causes_to_json([whole()])
     expected = {
         "kind": "memory",
         "call": "train",

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_perfdl.model.memory import MemoryAccount, MemoryCause, MemoryChange, MemoryRow, RowChange
-from pytest_perfdl.report.memory import comes_first
 from pytest_perfdl.report.story import cause_line, story
+from pytest_perfdl.results.memory_causes import comes_first
 from pytest_perfdl.results.verdict import (
     BreakdownRow,
     OperatorSides,

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.report.chrome import regression_trace
-from pytest_perfdl.report.json import to_json
 from pytest_perfdl.report.story import cause_groups
 from pytest_perfdl.report.traces import collect
 from pytest_perfdl.results.run import Exemplars
+from pytest_perfdl.results.run_file import to_json
 from unit.report import runs, steps
 from unit.report.importer import problems
 

@@ -10,8 +10,8 @@ from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.report import write_all
-from pytest_perfdl.report.json import without_records
-from pytest_perfdl.report.reading import read_run
+from pytest_perfdl.report.html import without_records
+from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.runs.merging import merged
 from unit.report import runs
 

@@ -1,14 +1,11 @@
 """How each part of a step grows: operators and idle time of the tests of a run file, by hand."""
 
-import json
-
 import pytest
 from making import record, timed
 
 from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.record import Call, Finding, Row
-from pytest_perfdl.model.record_json import to_json
-from pytest_perfdl.scaling import doublings, parts_of, read_members
+from pytest_perfdl.scaling import doublings, members_of, parts_of
 
 SIZES = (2, 4, 8, 16)
 
@@ -29,25 +26,15 @@ def measured(size, *, name="", rows=None, profiled=None, integrity=()):
     profiled = profiled or tuple(sum(row.ns[at] for row in rows) for at in range(2))
     call = Call(name, {"step_time": timed(1e4 * size, 1e4 * size)}, rows, profiled)
     test = f"test_a[batch={size}]"
-    return {"id": test, "record": to_json(record(calls=(call,), test=test, integrity=integrity))}
+    return record(calls=(call,), test=test, integrity=integrity)
 
 
-@pytest.fixture
-def write(tmp_path):
-    def written(*tests):
-        path = tmp_path / "run.json"
-        path.write_text(json.dumps({"schema": 1, "tests": tests}))
-        return path
-
-    return written
+def read_parts(*records, **more):
+    return parts_of(members_of(records, "run.json"), **more)
 
 
-def read_parts(path, **more):
-    return parts_of(read_members(path), **more)
-
-
-def test_each_part_has_its_share_and_its_model(write):
-    found = read_parts(write(*(measured(size) for size in SIZES)))
+def test_each_part_has_its_share_and_its_model():
+    found = read_parts(*(measured(size) for size in SIZES))
     assert found.at == {"batch": 16}
     # Records hold times to four digits.
     mm, bmm, idle = 20_100, 25_730, 10_000
@@ -71,37 +58,37 @@ def test_each_part_has_its_share_and_its_model(write):
     assert all(part.fit.loo_mape < 2e-3 for part in found.parts)
 
 
-def test_parts_are_those_of_the_metrics_call(write):
-    path = write(*(measured(size, name="forward") for size in SIZES))
-    assert len(read_parts(path, metric="forward.step_time").parts) == 3
+def test_parts_are_those_of_the_metrics_call():
+    records = [measured(size, name="forward") for size in SIZES]
+    assert len(read_parts(*records, metric="forward.step_time").parts) == 3
     with pytest.raises(ScalingError, match=r"run.json: test_a\[batch=2\] has no profiled step$"):
-        read_parts(path)
+        read_parts(*records)
     with pytest.raises(ScalingError, match=r"has no profiled step of backward$"):
-        read_parts(path, metric="backward.step_time")
+        read_parts(*records, metric="backward.step_time")
 
 
-def test_a_step_that_was_not_profiled_has_no_parts(write):
+def test_a_step_that_was_not_profiled_has_no_parts():
     with pytest.raises(ScalingError, match=r"test_a\[batch=2\] has no profiled step"):
-        read_parts(write(*(measured(size, rows=(), profiled=(0, 0)) for size in SIZES)))
+        read_parts(*(measured(size, rows=(), profiled=(0, 0)) for size in SIZES))
 
 
 @pytest.mark.parametrize(("level", "used"), [("invalid", False), ("note", True)])
-def test_a_record_whose_profile_was_damaged_has_no_parts(write, level, used):
+def test_a_record_whose_profile_was_damaged_has_no_parts(level, used):
     finding = Finding(level, "missing-work", "2 of 50 kernel launches (4.0%) lack device events")
     members = [measured(size, integrity=(finding,) if size == 8 else ()) for size in SIZES]
     if used:
-        assert len(read_parts(write(*members)).parts) == 3
+        assert len(read_parts(*members).parts) == 3
     else:
         with pytest.raises(ScalingError, match=r"test_a\[batch=8\]: its parts cannot be used: 2 of 50 kernel launches"):
-            read_parts(write(*members))
+            read_parts(*members)
 
 
-def test_two_sizes_are_too_few(write):
+def test_two_sizes_are_too_few():
     with pytest.raises(ScalingError, match=r"run.json: 2 configurations measured, but at least 3 are needed"):
-        read_parts(write(measured(2), measured(4)))
+        read_parts(measured(2), measured(4))
 
 
-def test_where_no_part_is_everywhere_all_is_elsewhere(write):
+def test_where_no_part_is_everywhere_all_is_elsewhere():
     tests = [measured(size, rows=(Row("operator", f"aten::op{size}", 1, (size, size)),)) for size in SIZES]
-    found = read_parts(write(*tests))
+    found = read_parts(*tests)
     assert (found.parts, found.elsewhere) == ((), 1)

@@ -4,6 +4,7 @@ import json
 import math
 import random
 import types
+from dataclasses import replace
 
 import pytest
 from plugin.project import Project, environment
@@ -127,6 +128,14 @@ def test_an_end_that_cannot_be_measured():
 
     with pytest.raises(RunFailed, match="cannot be compared with the old one: ModuleNotFoundError: No module named"):
         searched(Failing())
+
+
+def test_packages_may_change_the_machine_id():
+    class Renamed(Simulated):
+        def measure(self, request, metric, limit):
+            return replace(super().measure(request, metric, limit), key=request.commit)
+
+    assert searched(Renamed({"c": 0.1})).culprits == ("c",)
 
 
 def test_the_json_form():

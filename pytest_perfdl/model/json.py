@@ -1,4 +1,4 @@
-"""Forms of JSON outputs, from which their schemas are made, and which tests compare with real outputs.
+"""JSON: values as plain data, and the schemas of their forms.
 
 Dataclasses that are written field by field have derived forms; the other forms are classes next to their writers.
 """
@@ -6,10 +6,33 @@ Dataclasses that are written field by field have derived forms; the other forms 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
 import msgspec
+
+
+def plain(value: Any) -> Any:
+    """A value as plain data for `json`: finite numbers, text, lists and dicts; other numbers are `None`."""
+    return _finite(msgspec.to_builtins(value, enc_hook=_subclassed))
+
+
+def _subclassed(value: Any) -> Any:
+    """A number of numpy's as Python's own."""
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"{type(value)} has no JSON form")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return value
 
 
 def derived(name: str, kind: type, *, without: tuple[str, ...] = (), more: Mapping[str, Any] | None = None) -> Any:

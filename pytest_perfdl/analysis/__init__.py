@@ -9,7 +9,7 @@ Imported here is what measuring needs; a measured process imports nothing else o
 """
 
 from pytest_perfdl.analysis.account.memory import DeviceMemory, MemoryFigures, memory_figures
-from pytest_perfdl.analysis.account.step_account import Integrity, ProfileTables, TableRow, profile_tables
+from pytest_perfdl.analysis.account.step_account import Integrity, ProfileTables, profile_tables
 from pytest_perfdl.analysis.account.transfers import Copies, copies
 from pytest_perfdl.analysis.events.communication import communication_overlap
 from pytest_perfdl.analysis.events.intervals import Intervals
@@ -24,7 +24,6 @@ __all__ = [
     "MemoryFigures",
     "ProfileTables",
     "StepWindow",
-    "TableRow",
     "communication_overlap",
     "copies",
     "memory_figures",

@@ -8,7 +8,8 @@ and there is no residual to explain away: what nothing is known of (idle time wi
 Intervals are simultaneous: with 95 % all of them hold together (Welch's t for each, or Student's of the differences
 where the sides took turns; Bonferroni over the groups of at least `TESTED_SHARE` of a step, and, with the other half of
 the 5 %, over the sums of all groups of one name, which show what is small in each of many places). They are over runs,
-or over the steps of one run where a side has only one; which of the two is `Diff.unit`.
+or over the steps of one run where a side has only one; which of the two is `Diff.unit`. Of two records, whose rows are
+names, each interval holds by itself with 99 %, and a side of one process has the spread of the other side's.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ DRIFT_MAX = 0.05
 """Largest common factor of all rows that is attributed to machine drift between two recording sessions."""
 ROWS_FOR_DRIFT = 5
 """Fewer matched rows say nothing about a common factor."""
-LEAST_SHARE_UNREPEATED = 0.01
-"""A change of time below this part of the step is not named where a side has too few repeats to show its spread."""
 PYTHON = "Python and host"
 CONFIDENCE = 0.95
 """Of all intervals of a diff together."""
+CONFIDENCE_RECORDED = 0.99
+"""Of each interval of two records: that a test changed is known there, and what is asked is which part did."""
 LIMIT = 0.03
 """How much slower or faster a step may be and still be called unchanged."""
 TESTED_SHARE = 0.002
@@ -82,7 +83,8 @@ class AccountDrift:
     """The common factor of all matched kernels and operators."""
 
     factor: float
-    """Median of the ratios of their durations, weighted by the base's time; 1 where too few are matched."""
+    """Median of the ratios of their durations, weighted by the base's time, of two records not weighted; 1 where too
+    few are matched."""
     applied: bool
     """Whether it is small enough to be the machine's, and so is taken off before parts are blamed."""
     ns: float
@@ -140,8 +142,13 @@ class Diff:
     @property
     def way(self) -> int:
         """The sign of what the profiled step gained; 0 where it may have gone either way."""
-        uncertain = self.interval is not None and not excludes_zero(self.interval)
-        return 0 if uncertain else int(np.sign(self.delta_ns))
+        is_certain = excludes_zero(self.interval) or (self.interval is None and not self.recorded)
+        return int(np.sign(self.delta_ns)) if is_certain else 0
+
+    @property
+    def recorded(self) -> bool:
+        """Whether both sides are rows of records."""
+        return self.base.recorded and self.new.recorded
 
     @property
     def unit(self) -> Unit:
@@ -222,16 +229,18 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
     base_ns, new_ns = (round(float(side.step_ns.mean())) for side in (base, new))
     whole = [rounded(side.ns.mean(axis=1), total) for side, total in ((base, base_ns), (new, new_ns))]
     amounts = [_amounts(side) for side in (base, new)]
-    drift = _drift(matching, amounts, paired=paired)
+    spread = _Spread(paired, base.recorded and new.recorded)
+    drift = _drift(matching, amounts, spread)
     tested = [group for group in matching.groups if _is_tested(_of(base, group.base), _of(new, group.new), base, new)]
-    level = _FAMILY_ALPHA / 2 / max(1, len(tested))
-    errors = {id(group): _error(_of(base, group.base), _of(new, group.new), paired=paired) for group in tested}
+    level = spread.level(len(tested))
+    errors = {id(group): spread.error(_of(base, group.base), _of(new, group.new)) for group in tested}
     changes = []
     for group in matching.groups:
         before, after = (
             _sum(amount, members) for amount, members in zip(amounts, (group.base, group.new), strict=True)
         )
-        common = drift.factor - 1 if drift.applied and _steady(group, before, after) else 0.0
+        drifts = drift.applied and (spread.recorded or _steady(group, before, after))
+        drift_ns = (drift.factor - 1) * before.ns if drifts else 0.0
         changes.append(
             Change(
                 group=group,
@@ -243,8 +252,8 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
                 base_ns=int(whole[0][list(group.base)].sum()),
                 new_ns=int(whole[1][list(group.new)].sum()),
                 effects=effects(before, after, exchanged=_exchanged(group)),
-                drift_ns=common * before.ns,
-                interval=_interval(errors.get(id(group)), after.ns - before.ns, level),
+                drift_ns=drift_ns,
+                interval=_interval(errors.get(id(group)), after.ns - before.ns, level, spread.drift(drift_ns)),
             )
         )
     changes.sort(key=lambda change: (-abs(change.own_ns), change.group.base, change.group.new))
@@ -258,7 +267,7 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
         interval=None
         if incomparable
         else _interval(
-            _error(base.step_ns, new.step_ns, paired=paired),
+            spread.error(base.step_ns, new.step_ns),
             float(new.step_ns.mean() - base.step_ns.mean()),
             (1 - CONFIDENCE) / 2,
         ),
@@ -267,7 +276,7 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
         drift=AccountDrift(drift.factor, drift.applied, total),
         matching=matching,
         detectable_ns=statistics.median(widths) if widths else None,
-        intervals=_of_names(changes, base, new, paired=paired),
+        intervals=_of_names(changes, base, new, spread),
         incomparable=incomparable,
     )
 
@@ -291,15 +300,16 @@ def _devices(origin: Origin) -> str:
     return " and ".join(f"{count} x {name}" for name, count in counts.items()) or "no recorded device"
 
 
-def _of_names(changes: Sequence[Change], base: Side, new: Side, *, paired: bool) -> dict[Key, tuple[float, float]]:
+def _of_names(changes: Sequence[Change], base: Side, new: Side, spread: _Spread) -> dict[Key, tuple[float, float]]:
     """Intervals of the changes of each name that has at least `TESTED_SHARE` of a step."""
-    errors: dict[Key, tuple[tuple[float, float] | None, float]] = {}
+    errors: dict[Key, tuple[tuple[float, float] | None, float, float]] = {}
     for key, members in by_name(changes).items():
         before, after = columns(members, base, new)
         if _is_tested(before, after, base, new):
-            errors[key] = _error(before, after, paired=paired), float(after.mean() - before.mean())
-    level = _FAMILY_ALPHA / 2 / max(1, len(errors))
-    found = {key: _interval(error, middle, level) for key, (error, middle) in errors.items()}
+            drift = spread.drift(sum(change.drift_ns for change in members))
+            errors[key] = spread.error(before, after), float(after.mean() - before.mean()), drift
+    level = spread.level(len(errors))
+    found = {key: _interval(error, middle, level, drift) for key, (error, middle, drift) in errors.items()}
     return {key: interval for key, interval in found.items() if interval is not None}
 
 
@@ -355,14 +365,15 @@ def _steady(group: Group, base: Amount, new: Amount) -> bool:
     return not _exchanged(group) and base.count > 0 and new.count > 0 and math.isclose(base.count, new.count)
 
 
-def _drift(matching: Matching, amounts: Sequence[Sequence[Amount]], *, paired: bool) -> AccountDrift:
+def _drift(matching: Matching, amounts: Sequence[Sequence[Amount]], spread: _Spread) -> AccountDrift:
     ratios = []
     for group in matching.groups:
         before, after = (
             _sum(amount, members) for amount, members in zip(amounts, (group.base, group.new), strict=True)
         )
         if _steady(group, before, after) and before.busy_ns > 0:
-            ratios.append((after.busy_ns / before.busy_ns, before.busy_ns))
+            # One name of a record may hold most of its step, and would be the median of its own.
+            ratios.append((after.busy_ns / before.busy_ns, 1.0 if spread.recorded else before.busy_ns))
     if len(ratios) < ROWS_FOR_DRIFT:
         return AccountDrift(1.0, False, 0.0)
     ratios.sort()
@@ -373,7 +384,7 @@ def _drift(matching: Matching, amounts: Sequence[Sequence[Amount]], *, paired: b
         if reached >= half:
             factor = ratio
             break
-    return AccountDrift(factor, not paired and abs(factor - 1) <= DRIFT_MAX, 0.0)
+    return AccountDrift(factor, not spread.paired and abs(factor - 1) <= DRIFT_MAX, 0.0)
 
 
 def _class(group: Group, base: Side, new: Side) -> str:
@@ -396,29 +407,51 @@ def _account(changes: Sequence[Change]) -> Iterator[AccountLine]:
     yield from sorted(lines, key=lambda line: -(line.base_ns + line.new_ns))
 
 
-def _error(base: Floats, new: Floats, *, paired: bool) -> tuple[float, float] | None:
-    """Standard error of the difference of means and its degrees of freedom; `None` with one column on a side.
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """How the spread over columns is told from a change."""
 
-    Of pairs that of the mean difference, else Welch's (1947).
-    """
-    if min(len(base), len(new)) < 2:
-        return None
-    if paired and len(base) == len(new):
-        return float((new - base).std(ddof=1)) / math.sqrt(len(base)), len(base) - 1
-    parts = [float(side.var(ddof=1)) / len(side) for side in (base, new)]
-    total = sum(parts)
-    if total == 0:
-        return 0.0, math.inf
-    freedom = total**2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, (base, new), strict=True))
-    return math.sqrt(total), freedom
+    paired: bool
+    """Whether the columns of both sides took turns."""
+    recorded: bool
+    """Whether both sides are rows of records."""
+
+    def level(self, tests: int) -> float:
+        """What so many intervals each leave out on either side."""
+        return (1 - CONFIDENCE_RECORDED) / 2 if self.recorded else _FAMILY_ALPHA / 2 / max(1, tests)
+
+    def drift(self, ns: float) -> float:
+        """What of the machine's drift an interval allows for: that of records, which were made at different times."""
+        return ns if self.recorded else 0.0
+
+    def error(self, base: Floats, new: Floats) -> tuple[float, float] | None:
+        """Standard error of the difference of means and its degrees of freedom; `None` where no spread is known.
+
+        Of pairs that of the mean difference, else Welch's (1947).
+        """
+        if min(len(base), len(new)) < 2:
+            longer = max(base, new, key=len)
+            if not self.recorded or len(longer) < 2:
+                return None
+            return float(longer.std(ddof=1)) * math.sqrt(1 / len(base) + 1 / len(new)), len(longer) - 1
+        if self.paired and len(base) == len(new):
+            return float((new - base).std(ddof=1)) / math.sqrt(len(base)), len(base) - 1
+        parts = [float(side.var(ddof=1)) / len(side) for side in (base, new)]
+        total = sum(parts)
+        if total == 0:
+            return 0.0, math.inf
+        freedom = total**2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, (base, new), strict=True))
+        return math.sqrt(total), freedom
 
 
-def _interval(error: tuple[float, float] | None, middle: float, level: float) -> tuple[float, float] | None:
-    """Two-sided interval around a difference of means, `level` on each side."""
+def _interval(
+    error: tuple[float, float] | None, middle: float, level: float, drift_ns: float = 0.0
+) -> tuple[float, float] | None:
+    """Two-sided interval around a difference of means, `level` on each side, with or without so much drift."""
     if error is None:
         return None
     half = student(1 - level, error[1]) * error[0] if error[0] else 0.0
-    return middle - half, middle + half
+    return middle - half - max(drift_ns, 0.0), middle + half - min(drift_ns, 0.0)
 
 
 def _half_width(error: tuple[float, float], level: float) -> float:

@@ -30,6 +30,10 @@ MOSTLY = 0.8
 """Share of a cause's change that a module or a line must hold to be named for it."""
 LEAST_SHARE = 0.002
 """Causes below this part of the step's time are not named."""
+LEAST_SHARE_RECORDED = 0.005
+"""The same of two records, whose processes differ by more than those of rounds."""
+LEAST_SHARE_UNREPEATED = 0.01
+"""The same where these have no repeats that show by how much."""
 LIKELY_SHARE = 0.25
 """Part of the step's change that the likeliest cause must hold, where no cause is certain."""
 LIKELY_COLUMNS = 5
@@ -53,11 +57,14 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[DiffCause, ...]:
     ]
     step = max(diff.base_ns, diff.new_ns)
     untested = diff.detectable_ns is None
+    least = LEAST_SHARE
+    if diff.recorded:
+        least = LEAST_SHARE_UNREPEATED if untested else LEAST_SHARE_RECORDED
     chosen = [
         cause
         for cause in found
         if everything
-        or (abs(cause.own_ns) >= LEAST_SHARE * step and (cause.certain or untested or cause.status in EXCHANGED))
+        or (abs(cause.own_ns) >= least * step and (cause.certain or untested or cause.status in EXCHANGED))
         or (cause.kind != "idle" and _recounted(cause))
     ]
     way = -1 if diff.delta_ns < 0 else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -89,6 +89,28 @@ class DiffCause:
     changes: tuple[Change, ...]
     bound: Bound = ""
     """Whether launches or kernels bound the region that it is in; see `bound`."""
+
+    @property
+    def base_ns(self) -> int:
+        """As `base.ns`, rounded so that all causes add up."""
+        return sum(change.base_ns for change in self.changes)
+
+    @property
+    def new_ns(self) -> int:
+        """As `new.ns`, in the same way."""
+        return sum(change.new_ns for change in self.changes)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of all parts that it is made of, those of the largest change first; empty where that is its own."""
+        parts = (part for change in self.changes for part in (*change.base_parts, *change.new_parts))
+        names = tuple(dict.fromkeys(part.name for part in parts))
+        return names if names != (self.name,) else ()
+
+    @property
+    def effects_ns(self) -> dict[str, int]:
+        """The effects by their names, rounded."""
+        return {name: round(ns) for name, ns in asdict(self.effects).items()}
 
 
 @dataclass(frozen=True, slots=True)

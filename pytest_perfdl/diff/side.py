@@ -63,6 +63,8 @@ class Side:
     """Step time without the profiler, where it was measured."""
     origin: Origin | None = None
     """What its traces are like; `None` for what was recorded."""
+    recorded: bool = False
+    """Whether its parts are the rows of a record: names alone, measured at another time than the other side."""
     empty: bool = False
     """Whether it has no step at all: then its one column is zero, so that there are means."""
 
@@ -125,71 +127,68 @@ def of_damage(label: str, origin: Origin) -> Side:
 
 
 def of_call(label: str, call: Call) -> Side:
-    """A recorded call of a perf test: operators, kernels and idle time by name alone, one column for each repeat.
-
-    On a device operators and kernels overlap: there only kernels and idle time are parts, and what the device's
-    account does not say of them is a part of its own, "overlapped", so that columns still add up.
-    """
-    on_device = any(row.kind == "kernel" for row in call.rows)
-    rows = [row for row in call.rows if not on_device or row.kind != "operator"]
-    step_ns = np.array(call.profiled_ns, dtype=np.float64)
-    ns = np.array([row.ns for row in rows], dtype=np.float64).reshape(len(rows), len(step_ns))
-    parts = [Part(row.kind, row.name) for row in rows]
-    classes = [_class(part) for part in parts]
-    rest = step_ns - ns.sum(axis=0)
-    if np.any(rest):
-        parts.append(Part("idle", "overlapped"))
-        classes.append("overlapped")
-        ns = np.vstack((ns, rest))
-    count = np.array([[row.count] * len(step_ns) for row in rows] + [[0.0] * len(step_ns)] * (len(parts) - len(rows)))
+    """A recorded call of a perf test: operators, kernels and idle time by name alone, one column for each repeat."""
     timed = call.series.get("block_time")
-    return Side(
-        label=label,
-        unit="run",
-        parts=tuple(parts),
-        classes=tuple(classes),
-        step_ns=step_ns,
-        ns=ns,
-        busy_ns=ns,
-        count=count.reshape(ns.shape),
-        timed_ns=None if timed is None else float(np.mean(timed.values)),
+    side = _of_rows(
+        label,
+        [(Part(row.kind, row.name), row.count, row.ns) for row in call.rows],
+        call.profiled_ns,
+        on_device=any(row.kind == "kernel" for row in call.rows),
     )
+    return replace(side, timed_ns=None if timed is None else float(np.mean(timed.values)), recorded=True)
 
 
 def of_breakdown(label: str, step: StepBreakdown, which: Literal["base", "new"]) -> Side:
     """One side of a breakdown that a run has: a column for each paired round, or one where the rounds are not kept."""
-    rounds = step.base_rounds if which == "base" else step.new_rounds
-    step_ns = np.array(rounds or [step.base_ns if which == "base" else step.new_ns], dtype=np.float64)
-    on_device = any(row.kind == "kernel" for row in step.rows)
-    parts, classes, ns, count = [], [], [], []
+    rounds, step_ns = (step.base_rounds, step.base_ns) if which == "base" else (step.new_rounds, step.new_ns)
+    rows = []
     for row in step.rows:
-        mean, times, number = (
+        mean, times, count = (
             (row.base_ns, row.base_rounds, row.base_count)
             if which == "base"
             else (row.new_ns, row.new_rounds, row.new_count)
         )
-        if mean is None or (on_device and row.kind == "operator"):
-            continue
-        parts.append(Part(row.kind, row.name))
-        classes.append(_class(parts[-1]))
-        ns.append(times if rounds and len(times) == len(rounds) else [mean] * len(step_ns))
-        count.append([number or 0.0] * len(step_ns))
-    rest = step_ns - np.array(ns, dtype=np.float64).reshape(len(ns), len(step_ns)).sum(axis=0)
-    if np.any(np.abs(rest) > len(ns)):
+        if mean is not None:
+            kept = times if rounds and len(times) == len(rounds) else [mean] * (len(rounds) or 1)
+            rows.append((Part(row.kind, row.name), count or 0.0, kept))
+    on_device = any(row.kind == "kernel" for row in step.rows)
+    return _of_rows(label, rows, rounds or [step_ns], on_device=on_device, rounded=True)
+
+
+def _of_rows(
+    label: str,
+    rows: Sequence[tuple[Part, float, Sequence[int]]],
+    steps: Sequence[int],
+    *,
+    on_device: bool,
+    rounded: bool = False,
+) -> Side:
+    """A side of parts with their count and their time in each column.
+
+    On a device operators and kernels overlap: there only kernels and idle time are parts, and what the device's
+    account does not say of them is a part of its own, "overlapped", so that columns still add up. Times that are
+    `rounded` means add up but for a nanosecond each.
+    """
+    rows = [row for row in rows if not on_device or row[0].kind != "operator"]
+    parts, counts = [part for part, _, _ in rows], [count for _, count, _ in rows]
+    classes = [_class(part) for part in parts]
+    step_ns = np.array(steps, dtype=np.float64)
+    ns = np.array([times for *_, times in rows], dtype=np.float64).reshape(len(rows), len(step_ns))
+    rest = step_ns - ns.sum(axis=0)
+    if np.any(np.abs(rest) > (len(rows) if rounded else 0)):
         parts.append(Part("idle", "overlapped"))
         classes.append("overlapped")
-        ns.append(rest.tolist())
-        count.append([0.0] * len(step_ns))
-    times_ns = np.array(ns, dtype=np.float64).reshape(len(ns), len(step_ns))
+        counts.append(0.0)
+        ns = np.vstack((ns, rest))
     return Side(
         label=label,
         unit="run",
         parts=tuple(parts),
         classes=tuple(classes),
-        step_ns=times_ns.sum(axis=0) if ns else step_ns,
-        ns=times_ns,
-        busy_ns=times_ns,
-        count=np.array(count).reshape(times_ns.shape),
+        step_ns=ns.sum(axis=0) if len(ns) else step_ns,
+        ns=ns,
+        busy_ns=ns,
+        count=np.repeat(np.array(counts, dtype=np.float64)[:, np.newaxis], len(step_ns), axis=1),
     )
 
 

@@ -1,40 +1,31 @@
-"""Finds what changed inside the step: rows of two records joined by kind and name.
-
-Rows are means over profiled steps, and the rows of a call add up to its profiled step, so their differences add up to
-the step's difference. Only differences above the noise are reported: with a hundred rows per step, some always differ.
-"""
+"""Finds what changed inside the step: the diff of both sides' profiled steps, of paired rounds or else of records."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_perfdl.diff.account import DRIFT_MAX, LEAST_SHARE_UNREPEATED, PYTHON, ROWS_FOR_DRIFT
+from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.counted import same
 from pytest_perfdl.judge.ranks import parts_of_ranks
 from pytest_perfdl.model.step_part import common_module, is_inside
 from pytest_perfdl.results.verdict import BreakdownRow, Cause, StepBreakdown
-from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from pytest_perfdl.analysis.account.parts import StepParts
     from pytest_perfdl.diff import Diff
     from pytest_perfdl.diff.changes import DiffCause
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.judge.round_data import Round
-    from pytest_perfdl.model.record import Call, Record, Row
+    from pytest_perfdl.model.record import Call, Record
 
 LEAST_SHARE = 0.005
-"""A change of time below this part of the step is not named."""
-REPEATS_FOR_SPREAD = 3
-SPREAD_CONFIDENCE = 0.99
-"""Two-sided confidence that a row changed at all, where the spread is known."""
+"""Of a step that changed by less than this part no cause has a share: a ratio to next to nothing says nothing."""
 EXPLAINING = 0.25
 """Part of what Python between operators gained that more of these operators must hold to be the cause of both. A call
 of a small operator costs more in Python than in itself, and what the profiler does for it is in Python's time, too."""
@@ -50,52 +41,39 @@ OF_THE_DEVICE = frozenset(
 """Idle time that has a cause of its own, which no function of Python is."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A row on both sides; a missing side is empty."""
-
-    cause: Cause
-    base: Sequence[int]
-    new: Sequence[int]
-
-    @property
-    def recounted(self) -> bool:
-        """Whether it occurs more or less often; idle time is in pieces whose number means nothing."""
-        return self.cause.kind != "idle" and not same(self.cause.base_count, self.cause.new_count)
-
-
-def blame(new: Record, base: Record, *, counts_first: bool = False) -> tuple[Cause, ...]:
-    """The parts of the step whose time or count changed, for the calls that both records have.
-
-    A row is named when its time changed by at least `LEAST_SHARE` of the baseline's profiled step and by more
-    than its noise, and when what remains after taking away the median row's factor (at most `DRIFT_MAX`: the
-    machine's drift) is still as much. The noise is Welch's t interval at `SPREAD_CONFIDENCE` where both sides
-    have `REPEATS_FOR_SPREAD` repeats; else at least `LEAST_SHARE_UNREPEATED` of the step, and at least the t
-    interval with the spread of the side that has them. A row whose count changed is always named.
-
-    Parameters
-    ----------
-    counts_first
-        Put rows whose count changed before those whose time did: for a verdict that counts alone decided.
-
-    Returns
-    -------
-    tuple of Cause
-        Largest change of time first, then changes of count that cost no time. A `share` is `None` when the
-        profiled step changed by less than `LEAST_SHARE`, since a ratio to next to nothing says nothing.
-    """
+def blame(
+    new: Record, base: Record, *, leaning: Mapping[str, float] | None = None, counts_first: bool = False
+) -> tuple[Cause, ...]:
+    """The causes of what changed between two records, for the calls that both have, in the order of `of_diffs`."""
     before = {call.name: call for call in base.calls}
-    named = [pair for call in new.calls if call.name in before for pair in _named(before[call.name], call)]
-    named.sort(
-        key=lambda pair: (
-            counts_first and not pair[0].recounted,
-            not pair[1],
-            -abs(pair[0].cause.delta_ns),
-            -abs(pair[0].cause.new_count - pair[0].cause.base_count),
-            pair[0].cause.name,
-        )
-    )
-    return tuple(pair.cause for pair, _ in named)
+    both = [(before[call.name], call) for call in new.calls if call.name in before]
+    diffs = {sides[1].name: recorded(*sides) for sides in both}
+    found = of_diffs(diffs, leaning=leaning, counts_first=counts_first)
+    launching = (cause for sides in both for cause in _launching(*sides))
+    return tuple(sorted((*found, *launching), key=lambda cause: counts_first and not _is_recounted(cause)))
+
+
+def _launching(base: Call, new: Call) -> Iterator[Cause]:
+    """Operators that occur more or less often, of a step on a device: of its time they are no part."""
+    rows = [{row.name: row.count for row in call.rows if row.kind == "operator"} for call in (base, new)]
+    if any(row.kind == "kernel" for call in (base, new) for row in call.rows):
+        for name in sorted({*rows[0], *rows[1]}):
+            counts = rows[0].get(name, 0.0), rows[1].get(name, 0.0)
+            cause = Cause("operator", name, new.name, counts[0], counts[1], 0, 0, None)
+            if _is_recounted(cause):
+                yield cause
+
+
+def _is_recounted(cause: Cause) -> bool:
+    """Whether it occurs more or less often; idle time is in pieces whose number means nothing."""
+    return cause.kind != "idle" and not same(cause.base_count, cause.new_count)
+
+
+def recorded(base: Call, new: Call) -> Diff:
+    """What changed in a call, from the rows of both records."""
+    from pytest_perfdl.diff import diff, of_call
+
+    return diff(of_call("baseline", base), of_call("current", new))
 
 
 def explained(
@@ -132,7 +110,7 @@ def of_diffs(
     leaning: Mapping[str, float] | None = None,
     counts_first: bool = False,
 ) -> tuple[Cause, ...]:
-    """The causes of all calls' changes: those with the sign of the step's change first, then as `blame` orders them.
+    """The causes of all calls' changes: those with the sign of the step's change first, then the largest.
 
     Parameters
     ----------
@@ -147,7 +125,7 @@ def of_diffs(
         By how much each call's timed step seems to have changed: where no way is certain, its sign puts first what is
         likelier to matter.
     counts_first
-        As for `blame`.
+        Put what changed in number before what only changed in time: for a verdict that counts alone decided.
     """
     from pytest_perfdl.diff import causes, likeliest
 
@@ -164,7 +142,7 @@ def of_diffs(
             found += [replace(_of_diff(call, diffs[call], cause, told=False), certain=False)] if cause else []
 
     def order(cause: Cause) -> tuple[bool, bool, float, float, str]:
-        recounted = cause.kind != "idle" and not same(cause.base_count, cause.new_count)
+        recounted = _is_recounted(cause)
         towards = way.get(cause.call) or diffs[cause.call].way or (leaning or {}).get(cause.call, 0)
         against = cause.delta_ns * towards < 0
         more = abs(cause.new_count - cause.base_count)
@@ -196,10 +174,9 @@ def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdow
     )
     rows = []
     for cause in (*named, *elsewhere, *others):
-        base, new = (sum(ns) for ns in zip(*((each.base_ns, each.new_ns) for each in cause.changes), strict=True))
+        base, new = cause.base_ns, cause.new_ns
         # Idle time is in pieces whose number means nothing: there it is the time that says whether there is any.
         there = [bool(count) or bool(ns) for count, ns in ((cause.base.count, base), (cause.new.count, new))]
-        names = _members(cause)
         matched = all(there) and cause.kind != "idle"
         changed = abs(cause.delta_ns) >= LEAST_EFFECT * max(of.base_ns, of.new_ns)
         of_rounds = columns(cause.changes, of.base, of.new) if rounds else ((), ())
@@ -213,8 +190,8 @@ def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdow
                 new_ns=new if there[1] else None,
                 matched_by=cause.changes[0].group.by if matched else "",
                 confidence=cause.confidence if matched else None,
-                effects={name: round(ns) for name, ns in asdict(cause.effects).items()} if changed else {},
-                members=names if names != (cause.name,) else (),
+                effects=cause.effects_ns if changed else {},
+                members=cause.members,
                 base_rounds=tuple(round(float(ns)) for ns in of_rounds[0]),
                 new_rounds=tuple(round(float(ns)) for ns in of_rounds[1]),
             )
@@ -228,12 +205,6 @@ def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdow
         base_rounds=tuple(round(float(ns)) for ns in of.base.step_ns) if rounds else (),
         new_rounds=tuple(round(float(ns)) for ns in of.new.step_ns) if rounds else (),
     )
-
-
-def _members(cause: DiffCause) -> tuple[str, ...]:
-    """Names of all parts that a cause is made of, those of the largest change first."""
-    parts = (part for change in cause.changes for part in (*change.base_parts, *change.new_parts))
-    return tuple(dict.fromkeys(part.name for part in parts))
 
 
 def _explained_by(cause: Cause, found: Sequence[Cause]) -> float:
@@ -365,8 +336,6 @@ def _function_of(cause: Cause, python: Sequence[_Function], named: Container[tup
 
 
 def _of_diff(call: str, each: Diff, cause: DiffCause, *, told: bool) -> Cause:
-    base, new = (sum(ns) for ns in zip(*((change.base_ns, change.new_ns) for change in cause.changes), strict=True))
-    members = _members(cause)
     told &= abs(each.delta_ns) >= max(1.0, LEAST_SHARE * each.base_ns)
     return Cause(
         kind=cause.kind,
@@ -374,82 +343,12 @@ def _of_diff(call: str, each: Diff, cause: DiffCause, *, told: bool) -> Cause:
         call=call,
         base_count=cause.base.count,
         new_count=cause.new.count,
-        base_ns=base,
-        new_ns=new,
-        share=(new - base) / each.delta_ns if told else None,
+        base_ns=cause.base_ns,
+        new_ns=cause.new_ns,
+        share=cause.delta_ns / each.delta_ns if told else None,
         module=cause.module,
         line=cause.line,
-        effects={name: round(ns) for name, ns in asdict(cause.effects).items()},
+        effects=cause.effects_ns,
         bound=cause.bound,
-        members=members if members != (cause.name,) else (),
+        members=cause.members,
     )
-
-
-def _named(base: Call, new: Call) -> list[tuple[_Pair, bool]]:
-    """The rows worth naming, each with whether its time is part of why."""
-    pairs = _join(base, new)
-    step = statistics.fmean(base.profiled_ns)
-    drift = _drift(pairs)
-    found = [(pair, _stands_out(pair, step, drift)) for pair in pairs]
-    return [(pair, slower) for pair, slower in found if slower or pair.recounted]
-
-
-def _join(base: Call, new: Call) -> list[_Pair]:
-    step_change = statistics.fmean(new.profiled_ns) - statistics.fmean(base.profiled_ns)
-    told = abs(step_change) >= max(1.0, LEAST_SHARE * statistics.fmean(base.profiled_ns))
-    before = {(row.kind, row.name): row for row in base.rows}
-    after = {(row.kind, row.name): row for row in new.rows}
-    pairs = []
-    for kind, name in dict.fromkeys((*before, *after)):
-        old, now = before.get((kind, name)), after.get((kind, name))
-        old_ns, new_ns = _mean(old), _mean(now)
-        cause = Cause(
-            kind=kind,
-            name=name,
-            call=new.name,
-            base_count=old.count if old else 0,
-            new_count=now.count if now else 0,
-            base_ns=old_ns,
-            new_ns=new_ns,
-            share=(new_ns - old_ns) / step_change if told else None,
-        )
-        pairs.append(_Pair(cause, old.ns if old else (), now.ns if now else ()))
-    return pairs
-
-
-def _stands_out(pair: _Pair, step: float, drift: float) -> bool:
-    """Whether the change of time is more than noise and more than the machine's drift."""
-    bound = max(LEAST_SHARE * step, _noise(pair, step))
-    delta = pair.cause.delta_ns
-    return abs(delta) >= bound and abs(delta - (drift - 1) * pair.cause.base_ns) >= bound
-
-
-def _noise(pair: _Pair, step: float) -> float:
-    """Half width of the interval of the change, in nanoseconds."""
-    sides = [values for values in (pair.base, pair.new) if values]
-    known = [values for values in sides if len(values) >= REPEATS_FOR_SPREAD]
-    least = 0.0 if known == sides else LEAST_SHARE_UNREPEATED * step
-    if not known or not any(map(statistics.variance, known)):
-        return least
-    if known == sides:
-        errors = [statistics.variance(values) / len(values) for values in sides]
-    else:
-        errors = [statistics.variance(known[0]) * sum(1 / len(values) for values in sides)]
-    freedom = sum(errors) ** 2 / sum(error**2 / (len(values) - 1) for error, values in zip(errors, known, strict=True))
-    return max(least, student((1 + SPREAD_CONFIDENCE) / 2, freedom) * math.sqrt(sum(errors)))
-
-
-def _drift(pairs: Sequence[_Pair]) -> float:
-    """The factor by which the median row changed, as far as that may be the machine's doing."""
-    ratios = [
-        pair.cause.new_ns / pair.cause.base_ns
-        for pair in pairs
-        if pair.cause.kind != "idle" and not pair.recounted and pair.cause.base_ns > 0
-    ]
-    if len(ratios) < ROWS_FOR_DRIFT:
-        return 1.0
-    return min(max(statistics.median(ratios), 1 - DRIFT_MAX), 1 + DRIFT_MAX)
-
-
-def _mean(row: Row | None) -> int:
-    return round(statistics.fmean(row.ns)) if row else 0

@@ -14,7 +14,7 @@ from pytest_perfdl.judge.ranks import blamed_on, comparisons, explaining, work_o
 from pytest_perfdl.judge.round_data import head_second, values
 from pytest_perfdl.judge.stopping_rule import Held, estimated
 from pytest_perfdl.judge.stored_repeats import of_environment
-from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_moved, with_modes
+from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_change, timed_moved, with_modes
 from pytest_perfdl.judge.work import joined, operator_sides, work_change
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import VARYING, Finding, Series, metric_name
@@ -23,7 +23,7 @@ from pytest_perfdl.results.verdict import SLOWER, worst
 from pytest_perfdl.stats.evidence import Estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_perfdl.diff import Diff
     from pytest_perfdl.diff.matching.names import Rules
@@ -93,8 +93,8 @@ def settle(
     breakdowns = tuple(step_breakdown(call, each, rounds=settled.verdict in EXPLAINED) for call, each in calls.items())
     settled = replace(settled, breakdowns=breakdowns, ranks=tuple(compared.values()) or settled.ranks)
     if settled.verdict in EXPLAINED and calls:
-        timed = {call: change for call in calls if (change := _timed_change(call, settled.metrics, CERTAIN))}
-        leaning = {call: change for call in calls if (change := _timed_change(call, settled.metrics))}
+        timed = {call: change for call in calls if (change := timed_change(call, settled.metrics, CERTAIN))}
+        leaning = {call: change for call in calls if (change := timed_change(call, settled.metrics))}
         blamed = of_diffs(calls, timed, leaning=leaning, counts_first=not timed_moved(settled.metrics))
         blamed = blamed_on(blamed, compared)
         # Where no part of the profiled steps changed for certain, what the first repeat saw is better than nothing.
@@ -162,7 +162,7 @@ def _work(settled: Judgement, base: Work, head: Work, peaks: Peaks | None) -> tu
     """For every slower call, whether it does more work or the same work less efficiently."""
     found = []
     for call in head:
-        change = _timed_change(call, settled.metrics, SLOWER) or 0.0
+        change = timed_change(call, settled.metrics, SLOWER) or 0.0
         step = next((each.base for each in settled.metrics if each.name == metric_name(call, "step_time")), None)
         if change > 0:
             found.append(work_change(call, base.get(call, ()), head[call], peaks, change * (step or 0.0)))
@@ -216,18 +216,6 @@ def _with_environment(settled: Judgement, environment: Sequence[MetricVerdict], 
     if worst([settled.verdict, verdict]) == settled.verdict:
         return replace(settled, reason=f"{settled.reason}; {said}")
     return replace(settled, verdict=verdict, reason=said)
-
-
-def _timed_change(
-    call: str, metrics: Sequence[MetricVerdict], verdicts: Container[Verdict | None] | None = None
-) -> float | None:
-    """Relative change of a call's step time in the rounds, if it has one of these verdicts (or any)."""
-    by_name = {metric.name: metric for metric in metrics}
-    for name in ("step_time", "block_time"):
-        metric = by_name.get(metric_name(call, name))
-        if metric is not None and metric.evidence == "paired" and (verdicts is None or metric.verdict in verdicts):
-            return metric.effect
-    return None
 
 
 def _doubt(call: str, profiled: Diff, timed: float) -> Finding:

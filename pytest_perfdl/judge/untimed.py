@@ -10,14 +10,15 @@ from pytest_perfdl.judge.blame import blame
 from pytest_perfdl.model import metrics as metrics_of
 from pytest_perfdl.model.limits import BUILT_IN, limit_of, parse_limit
 from pytest_perfdl.model.metrics import GROWTH, general, is_utilization
-from pytest_perfdl.model.record import Series
+from pytest_perfdl.model.record import Series, metric_name
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict, worst
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from pytest_perfdl.model.limits import Limit, Limits
     from pytest_perfdl.model.record import Call, Record
+    from pytest_perfdl.results.verdict import Cause, Evidence
 
 _ALWAYS_RECORDED = frozenset({"step_time", "block_time"})
 """Metrics that every version records: a baseline without one is incomplete, for example after a merge. Other metrics
@@ -116,15 +117,37 @@ def judgement(
         verdict=verdict,
         reason=reasons.of_test(verdict, metrics, standing, why),
         metrics=metrics,
-        blame=blame(new, base, counts_first=not timed_moved(metrics)) if base is not None and explained else (),
+        blame=_blamed(new, base, metrics) if base is not None and explained else (),
         integrity=new.integrity,
         context_changes=context_changes(base, new),
     )
 
 
+def _blamed(new: Record, base: Record, metrics: Sequence[MetricVerdict]) -> tuple[Cause, ...]:
+    changes = ((call.name, timed_change(call.name, metrics, evidence="unpaired")) for call in new.calls)
+    leaning = {call: change for call, change in changes if change is not None}
+    return blame(new, base, leaning=leaning, counts_first=not timed_moved(metrics))
+
+
 def timed_moved(metrics: Sequence[MetricVerdict]) -> bool:
     """Whether a time changed, not only counts."""
     return any(metric.kind == "timed" and metric.verdict in EXPLAINED for metric in metrics)
+
+
+def timed_change(
+    call: str,
+    metrics: Sequence[MetricVerdict],
+    verdicts: Container[Verdict | None] | None = None,
+    *,
+    evidence: Evidence = "paired",
+) -> float | None:
+    """Relative change of a call's step time, if it was compared so and has one of these verdicts (or any)."""
+    by_name = {metric.name: metric for metric in metrics}
+    for name in ("step_time", "block_time"):
+        metric = by_name.get(metric_name(call, name))
+        if metric is not None and metric.evidence == evidence and (verdicts is None or metric.verdict in verdicts):
+            return metric.effect
+    return None
 
 
 def broken_reason(new: Record) -> str:

@@ -17,7 +17,7 @@ from pytest_perfdl.measure.loops import LEAST_STEP_NS, MOST_LOOPS, Loops
 from pytest_perfdl.measure.sizes import Pace, Sizes, TimeLimit, cannot_finish, full, longest_ns
 from pytest_perfdl.model.errors import StepsTooLong
 from pytest_perfdl.model.memory import MemoryAccount
-from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, RowKind, Scalar
+from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, ProfiledRow, Scalar
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.parts import StepParts
@@ -204,16 +204,6 @@ class Timed:
         """Mean over the calls of a total that each block has."""
         total: int = sum(getattr(block, field) for block in self.blocks)
         return total / sum(block.steps for block in self.blocks)
-
-
-@dataclass(frozen=True, slots=True)
-class ProfiledRow:
-    """Total over the profiled steps."""
-
-    kind: RowKind
-    name: str
-    count: int
-    ns: int
 
 
 @dataclass(frozen=True, slots=True)

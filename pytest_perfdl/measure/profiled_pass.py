@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.measure import process_group, second_profiler
-from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
+from pytest_perfdl.measure.commands import Profile, Profiled
 from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.quiet import profiled_steps, profiler_chatter
@@ -91,7 +91,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     device = uses_device()
     return Profiled(
         step_ns=tables.step_ns,
-        rows=tuple(ProfiledRow(row.kind, row.name, row.count, row.total_ns) for row in tables.rows),
+        rows=tables.rows,
         op_counts=tables.op_counts,
         kernel_counts=tables.kernel_counts if device else None,
         launch_counts=tables.launch_counts if device else None,

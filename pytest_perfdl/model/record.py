@@ -89,6 +89,17 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfiledRow:
+    """An operator (self time), a kernel, copy or memset (duration) or a class of idle time, over all profiled steps."""
+
+    kind: RowKind
+    name: str
+    count: int
+    """Occurrences in all steps together; 0 for idle time."""
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """An operator (self time), a kernel (duration) or a class of idle time, as part of a step's time.
 

@@ -10,8 +10,7 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.diff import diff, of_call
-from pytest_perfdl.judge.blame import step_breakdown
+from pytest_perfdl.judge.blame import recorded, step_breakdown
 from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.verdict import BreakdownRow, StepBreakdown
@@ -95,7 +94,7 @@ def _of_records(base: Call | None, new: Call | None, *, matched: bool) -> StepBr
     by_name = _joined(base, new)
     if base is None or new is None or not (matched and _is_profiled(base) and _is_profiled(new)):
         return by_name
-    parts = step_breakdown(new.name, diff(of_call("baseline", base), of_call("current", new)))
+    parts = step_breakdown(new.name, recorded(base, new))
     # On a device operators only launch what the step is made of: the table has them all the same.
     known = {(row.kind, name) for row in parts.rows for name in (row.name, *row.members)}
     others = [row for row in by_name.rows if (row.kind, row.name) not in known]

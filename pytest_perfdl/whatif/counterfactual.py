@@ -24,8 +24,8 @@ from pytest_perfdl.analysis.events.nesting import Mask
 from pytest_perfdl.analysis.events.threads import input_rows
 from pytest_perfdl.analysis.events.tree import call_tree
 from pytest_perfdl.diff import Diff, DiffCause, Side, causes, diff, of_traces
-from pytest_perfdl.diff.account import LEAST_SHARE_UNREPEATED, PYTHON, rounded
-from pytest_perfdl.diff.causes import LEAST_SHARE
+from pytest_perfdl.diff.account import PYTHON, rounded
+from pytest_perfdl.diff.causes import LEAST_SHARE, LEAST_SHARE_UNREPEATED
 from pytest_perfdl.diff.changes import Counterfactual, Share
 from pytest_perfdl.diff.matching.names import NO_RULES, Rules
 from pytest_perfdl.diff.shapley import shapley

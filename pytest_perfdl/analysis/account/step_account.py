@@ -6,7 +6,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -20,19 +19,9 @@ from pytest_perfdl.analysis.events.launches import Launches, kernel_launch_rows,
 from pytest_perfdl.analysis.events.step_times import Steps
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import operator_threads, thread_of
+from pytest_perfdl.model.record import ProfiledRow
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Category, Rows, Trace
-
-
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """An operator (self time), a kernel, copy or memset (duration) or a class of idle time, over all steps."""
-
-    kind: Literal["operator", "kernel", "idle"]
-    name: str
-    count: int
-    """Occurrences in all steps together; 0 for idle time."""
-    total_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +57,7 @@ class ProfileTables:
     """Whether the trace has device events: decides what `step_ns`, `rows` and `account` mean."""
     step_ns: tuple[int, ...]
     """`host_ns` of each step on CPU-only traces, `window_ns` with device events (see `step_windows`)."""
-    rows: tuple[TableRow, ...]
+    rows: tuple[ProfiledRow, ...]
     """By kind, then the longest first, then by name. Rows of idle classes without time are left out."""
     accounts: tuple[Mapping[str, int], ...]
     """Nanoseconds of each class in each step; the classes of a step add up to its `step_ns` exactly."""
@@ -125,7 +114,7 @@ def profile_tables(trace: Trace) -> ProfileTables:
     rows = [
         *_operator_rows(found, timed=found if on_device else found[:1]),
         *_kernel_rows(trace, joined, device_step),
-        *(TableRow("idle", name, 0, ns) for name, ns in idle.items() if ns),
+        *(ProfiledRow("idle", name, 0, ns) for name, ns in idle.items() if ns),
     ]
     kinds = ("operator", "kernel", "idle")
     is_kernel = trace.category[joined.device] == Category.KERNEL
@@ -136,7 +125,7 @@ def profile_tables(trace: Trace) -> ProfileTables:
         numbers=tuple(window.number for window in windows),
         on_device=on_device,
         step_ns=tuple(window.window_ns for window in windows),
-        rows=tuple(sorted(rows, key=lambda row: (kinds.index(row.kind), -row.total_ns, row.name))),
+        rows=tuple(sorted(rows, key=lambda row: (kinds.index(row.kind), -row.ns, row.name))),
         accounts=accounts,
         op_counts=tuple(sum(step.values()) for step in names),
         kernel_counts=_histogram(device_step[is_kernel], len(windows)),
@@ -149,7 +138,7 @@ def profile_tables(trace: Trace) -> ProfileTables:
     )
 
 
-def _operator_rows(found: list[ThreadOperators], timed: list[ThreadOperators]) -> list[TableRow]:
+def _operator_rows(found: list[ThreadOperators], timed: list[ThreadOperators]) -> list[ProfiledRow]:
     counts: Counter[str] = Counter()
     for thread in found:
         for step in thread.names:
@@ -158,20 +147,20 @@ def _operator_rows(found: list[ThreadOperators], timed: list[ThreadOperators]) -
     for thread in timed:
         totals.update(thread.self_ns)
     return [
-        TableRow("operator", name, counts[name], totals[name])
+        ProfiledRow("operator", name, counts[name], totals[name])
         for name in {**counts, **totals}
         if counts[name] or totals[name]
     ]
 
 
-def _kernel_rows(trace: Trace, joined: Launches, device_step: Rows) -> list[TableRow]:
+def _kernel_rows(trace: Trace, joined: Launches, device_step: Rows) -> list[ProfiledRow]:
     rows = joined.device[device_step >= 0]
     names = trace.name[rows]
     counts = np.bincount(names, minlength=len(trace.names))
     totals = np.zeros(len(trace.names), dtype=np.int64)
     np.add.at(totals, names, trace.duration[rows])
     return [
-        TableRow("kernel", trace.names[name], int(counts[name]), int(totals[name]))
+        ProfiledRow("kernel", trace.names[name], int(counts[name]), int(totals[name]))
         for name in np.unique(names).tolist()
     ]
 

@@ -167,7 +167,7 @@ def _on_cpu(tables: ProfileTables, account: Mapping[str, float], evidence: tuple
     share = sum(account[name] for name in OPERATOR_CLASSES)
     what = amount(tables, share)
     row = next(row for row in tables.rows if row.kind == "operator")
-    longest = f"{short(row.name)} with {format_percent(row.total_ns / sum(tables.step_ns), signed=False)}"
+    longest = f"{short(row.name)} with {format_percent(row.ns / sum(tables.step_ns), signed=False)}"
     return Bottleneck("compute", f"Compute-bound: operators run in {what}; the largest is {longest}.", share, evidence)
 
 

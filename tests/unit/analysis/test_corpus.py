@@ -50,7 +50,7 @@ def test_operator_self_times_and_counts(tables, reference):
     assert tables.integrity.overlapping_operators == 0
     rows = {row.name: row for row in tables.rows if row.kind == "operator"}
     times = reference.self_times(threads if reference.device else threads[:1])
-    assert {name: row.total_ns for name, row in rows.items() if row.total_ns} == dict(times)
+    assert {name: row.ns for name, row in rows.items() if row.ns} == dict(times)
     counts = reference.counts(threads)
     assert list(tables.op_names) == counts
     assert {name: row.count for name, row in rows.items()} == dict(sum(counts, start=type(counts[0])()))
@@ -58,7 +58,7 @@ def test_operator_self_times_and_counts(tables, reference):
 
 
 def test_kernel_sums(tables, reference):
-    rows = {row.name: (row.count, row.total_ns) for row in tables.rows if row.kind == "kernel"}
+    rows = {row.name: (row.count, row.ns) for row in tables.rows if row.kind == "kernel"}
     assert rows == reference.kernel_table()
     assert tables.integrity.unlinked == sum(reference.launch(event) is None for event in reference.device)
     assert tables.integrity.zero_duration == sum(event["start"] == event["end"] for event in reference.device)
@@ -98,7 +98,7 @@ def test_kernels_of_the_whole_file(trace, reference):
 def test_rows_of_a_cpu_only_trace_add_up_to_its_steps(tables):
     assert sum(tables.account.values()) == sum(tables.step_ns)
     if not tables.on_device:
-        assert sum(row.total_ns for row in tables.rows) == sum(tables.step_ns)
+        assert sum(row.ns for row in tables.rows) == sum(tables.step_ns)
 
 
 @pytest.mark.corpus

@@ -157,7 +157,7 @@ def test_kernel_rows_and_counts_by_launching_step():
             kernel("gemm", 90, 10, 4),
         )
     )
-    assert [(row.name, row.count, row.total_ns) for row in tables.rows if row.kind == "kernel"] == [
+    assert [(row.name, row.count, row.ns) for row in tables.rows if row.kind == "kernel"] == [
         ("gemm", 3, 45_000),
         ("norm", 1, 5_000),
         ("Memcpy HtoD (Pageable -> Device)", 1, 4_000),
@@ -182,7 +182,7 @@ def test_operator_rows_carry_the_host_time_of_step_and_engine_threads():
             x("aten::mm", 35, 10, tid=9),
         )
     )
-    assert {row.name: (row.count, row.total_ns) for row in tables.rows if row.kind == "operator"} == {
+    assert {row.name: (row.count, row.ns) for row in tables.rows if row.kind == "operator"} == {
         "aten::mm": (2, 30_000),
         "autograd::engine::evaluate_function: MmBackward0": (1, 10_000),
     }

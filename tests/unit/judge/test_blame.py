@@ -76,8 +76,8 @@ def exact(**rows):
 
 
 def test_figures_are_means_and_shares_are_of_the_change_of_the_step():
-    base = exact(mm=(2, 100, 102), add=(1, 100, 98))
-    new = exact(mm=(2, 140, 142), add=(1, 109, 111))
+    base = exact(mm=(2, 100, 102), add=(1, 99, 99))
+    new = exact(mm=(2, 140, 142), add=(1, 110, 110))
     first, second = blame(new, base)
     assert (first.name, first.base_ns, first.new_ns, first.delta_ns) == ("mm", 101, 141, 40)
     assert (second.name, second.base_ns, second.new_ns, second.delta_ns) == ("add", 99, 110, 11)
@@ -88,18 +88,30 @@ def test_figures_are_means_and_shares_are_of_the_change_of_the_step():
 
 @pytest.mark.parametrize("gain, told", [(4, False), (5, True), (-4, False), (-5, True)])
 def test_there_is_no_share_of_a_step_that_did_not_change(gain, told):
-    base = exact(mm=(1, 500), add=(1, 500))
-    new = exact(mm=(1, 600), add=(1, 400 + gain))
+    base = exact(mm=(1, 500, 500), add=(1, 500, 500))
+    new = exact(mm=(1, 600, 600), add=(1, 400 + gain, 400 + gain))
     shares = {cause.name: cause.share for cause in blame(new, base)}
     assert shares.keys() == {"mm", "add"}
     assert shares["mm"] == (pytest.approx(100 / gain) if told else None)
 
 
-@pytest.mark.parametrize("repeats, least", [(1, 10), (2, 10), (3, 5)])
+def test_there_is_no_share_of_a_step_that_may_have_gone_either_way():
+    (cause,) = blame(exact(mm=(1, 600), add=(1, 500)), exact(mm=(1, 500), add=(1, 500)))
+    assert (cause.name, cause.delta_ns, cause.share) == ("mm", 100, None)
+
+
+def test_where_no_way_is_certain_the_timed_step_says_what_comes_first():
+    base, new = exact(mm=(1, 500), add=(1, 500)), exact(mm=(1, 600), add=(1, 300))
+    assert [cause.name for cause in blame(new, base)] == ["add", "mm"]
+    assert [cause.name for cause in blame(new, base, leaning={"": 0.1})] == ["mm", "add"]
+
+
+@pytest.mark.parametrize("repeats, least", [(1, 10), (2, 5), (3, 5)])
 def test_how_much_of_the_step_a_change_has_to_be(repeats, least):
-    base = exact(mm=(1, *(600,) * repeats), add=(1, *(400,) * repeats))
+    # Of the longer step: a base of 990 or 995, where 10 or 5 more are named.
+    base = exact(mm=(1, *(600 - least,) * repeats), add=(1, *(400,) * repeats))
     for change, named in ((least - 1, False), (least, True), (1 - least, False), (-least, True)):
-        new = exact(mm=(1, *(600,) * repeats), add=(1, *(400 + change,) * repeats))
+        new = exact(mm=(1, *(600 - least,) * repeats), add=(1, *(400 + change,) * repeats))
         assert [cause.name for cause in blame(new, base)] == (["add"] if named else [])
 
 
@@ -163,10 +175,19 @@ def test_an_operator_and_a_kernel_of_one_name_are_two_rows():
     assert [(cause.kind, cause.name, cause.delta_ns) for cause in blame(new, base)] == [("kernel", "gemm", 200)]
 
 
+def test_an_operator_more_on_a_device_is_named_and_costs_the_step_nothing():
+    base = record({}, rows=(Row("operator", "view", 1, (500,)), Row("kernel", "gemm", 1, (500,))))
+    new = record({}, rows=(Row("operator", "view", 2, (500,)), Row("kernel", "gemm", 1, (700,))))
+    gemm, view = blame(new, base)
+    assert (gemm.name, gemm.delta_ns) == ("gemm", 200)
+    assert (view.name, view.base_count, view.new_count, view.delta_ns, view.share) == ("view", 1, 2, 0, None)
+    assert blame(new, base, counts_first=True) == (view, gemm)
+
+
 def test_calls_are_compared_with_their_namesakes():
     def of(**steps):
         return record(
-            calls=tuple(Call(name, {}, (Row("operator", "mm", 1, (ns,)),), (ns,)) for name, ns in steps.items())
+            calls=tuple(Call(name, {}, (Row("operator", "mm", 1, (ns,) * 2),), (ns,) * 2) for name, ns in steps.items())
         )
 
     causes = blame(of(fwd=150, bwd=210, extra=5), of(bwd=200, fwd=100, gone=7))

@@ -10,11 +10,10 @@ from pytest_perfdl.measure.commands import (
     Counted,
     Finish,
     Profiled,
-    ProfiledRow,
     Settled,
     Timed,
 )
-from pytest_perfdl.model.record import Key
+from pytest_perfdl.model.record import Key, ProfiledRow
 
 KEY = Key("cpu-1t", {"cpu": "CPU", "threads": 1})
 

@@ -20,8 +20,8 @@ from pytest_perfdl.measure.assemble import (
     side_mixes,
     side_values,
 )
-from pytest_perfdl.measure.commands import Compiled, ProfiledRow, Settled, SideResult, _joined
-from pytest_perfdl.model.record import Finding, Key, MeasurementPlan
+from pytest_perfdl.measure.commands import Compiled, Settled, SideResult, _joined
+from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, ProfiledRow
 from unit.measure.answers import COUNTED, info, named, profiled, result, timed
 
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_perfdl.measure.commands import FirstAndLater, Profiled, ProfiledRow
+from pytest_perfdl.measure.commands import FirstAndLater, Profiled
 from pytest_perfdl.model.errors import SideError
-from pytest_perfdl.model.record import Call, MeasurementPlan, Row
+from pytest_perfdl.model.record import Call, MeasurementPlan, ProfiledRow, Row
 from pytest_perfdl.report.story import story
 from pytest_perfdl.results.verdict import Judgement
 from pytest_perfdl.run import vanished_work

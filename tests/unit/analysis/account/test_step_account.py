@@ -4,9 +4,10 @@ import random
 
 import pytest
 
-from pytest_perfdl.analysis import TableRow, profile_tables
+from pytest_perfdl.analysis import profile_tables
 from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.analysis.ranks import activity
+from pytest_perfdl.model.record import ProfiledRow
 from pytest_perfdl.trace import read
 from unit.trace.chrome import DATA, MAIN, each_recording, kernel, launch, step, trace, x
 
@@ -19,7 +20,7 @@ def _annotation(name, ts, dur, **more):
 
 
 def _rows(tables, kind):
-    return {row.name: (row.count, row.total_ns) for row in tables.rows if row.kind == kind}
+    return {row.name: (row.count, row.ns) for row in tables.rows if row.kind == kind}
 
 
 def test_a_cpu_step_by_hand():
@@ -42,13 +43,13 @@ def test_a_cpu_step_by_hand():
     assert tables.numbers == (1,)
     assert tables.step_ns == (100_000,)
     assert tables.rows == (
-        TableRow("operator", "aten::addmm", 1, 10_000),
-        TableRow("operator", "aten::linear", 1, 10_000),
-        TableRow("operator", "aten::relu", 1, 5_000),
-        TableRow("operator", "aten::add_", 1, 3_000),
-        TableRow("operator", "aten::stack", 1, 0),
-        TableRow("idle", "Python and host", 0, 52_000),
-        TableRow("idle", "input", 0, 20_000),
+        ProfiledRow("operator", "aten::addmm", 1, 10_000),
+        ProfiledRow("operator", "aten::linear", 1, 10_000),
+        ProfiledRow("operator", "aten::relu", 1, 5_000),
+        ProfiledRow("operator", "aten::add_", 1, 3_000),
+        ProfiledRow("operator", "aten::stack", 1, 0),
+        ProfiledRow("idle", "Python and host", 0, 52_000),
+        ProfiledRow("idle", "input", 0, 20_000),
     )
     assert tables.accounts == (
         {
@@ -184,7 +185,7 @@ def test_backward_on_a_thread_of_its_own_is_counted_and_on_a_cpu_not_added():
     tables = profile_tables(trace(step(1, 0, 100), x("op", 0, 30), x(engine, 40, 20, tid=9), x("mul", 45, 5, tid=9)))
     assert _rows(tables, "operator") == {"op": (1, 30_000), engine: (1, 0), "mul": (1, 0)}
     assert tables.op_counts == (3,)
-    assert sum(row.total_ns for row in tables.rows) == 100_000
+    assert sum(row.ns for row in tables.rows) == 100_000
 
 
 @pytest.mark.parametrize("name", ["CudnnConvolutionBackward", "ReluBackward1", "torch::autograd::AccumulateGrad"])
@@ -196,7 +197,7 @@ def test_operators_that_overlap_are_counted_once_and_reported():
     tables = profile_tables(trace(step(1, 0, 100), x("a", 0, 50), x("b", 40, 30)))
     assert _rows(tables, "operator") == {"a": (1, 40_000), "b": (1, 30_000)}
     assert tables.integrity.overlapping_operators == 1
-    assert sum(row.total_ns for row in tables.rows) == 100_000
+    assert sum(row.ns for row in tables.rows) == 100_000
 
 
 def test_setup_and_what_runs_in_it_belong_to_no_step():
@@ -226,8 +227,8 @@ def test_rows_and_steps_agree_to_the_nanosecond_on_random_steps():
             start = draw.randrange(-20_000, 420_000) / 1000
             events.append(x(name, start, draw.randrange(40_000) / 1000, category, tid=draw.choice([MAIN, MAIN, 7])))
         tables = profile_tables(trace(*events))
-        assert sum(row.total_ns for row in tables.rows) == sum(tables.step_ns) == sum(tables.account.values())
-        assert min(row.total_ns for row in tables.rows) >= 0
+        assert sum(row.ns for row in tables.rows) == sum(tables.step_ns) == sum(tables.account.values())
+        assert min(row.ns for row in tables.rows) >= 0
 
 
 def _signature(*operators, **more):
@@ -265,7 +266,7 @@ def test_signatures_leave_out_what_the_loader_ran_but_counts_do_not():
 @each_recording
 def test_recordings_close_their_account(path):
     tables = profile_tables(read(path))
-    assert sum(row.total_ns for row in tables.rows) == sum(tables.step_ns) == sum(tables.account.values())
+    assert sum(row.ns for row in tables.rows) == sum(tables.step_ns) == sum(tables.account.values())
     assert len(set(tables.step_signatures)) == 1
     assert len(set(tables.op_counts)) == 1
     assert tables.integrity.overlapping_operators == 0

@@ -214,7 +214,7 @@ def check(made):
     kernels = [part.kind == "kernel" for part in parts.parts]
     if tables.on_device:
         rows = [row for row in tables.rows if row.kind == "kernel"]
-        assert int(parts.busy_ns[kernels].sum()) == sum(row.total_ns for row in rows)
+        assert int(parts.busy_ns[kernels].sum()) == sum(row.ns for row in rows)
         assert int(parts.count[kernels].sum()) == sum(row.count for row in rows)
     account = dict.fromkeys(tables.account, 0)
     for name, ns in zip(parts.classes, parts.ns.sum(axis=1).tolist(), strict=True):

@@ -103,7 +103,7 @@ def test_what_is_not_committed_comes_last(repository):
         (b"[" * 100_000, "is damaged"),
         (
             b'{"schema": 99, "test": []}',
-            "another version of pytest-perfdl (schema 99, this one reads 1)",
+            "was written by another version of pytest-perfdl (schema 99, this one reads 1)",
         ),
         (b"<<<<<<< ours\n{}", "is damaged"),
     ],

@@ -61,7 +61,7 @@ def test_damaged_and_newer_files_are_skipped_with_a_line(tmp_path):
     assert len(found) == 1
     assert [line.removeprefix(f"{tmp_path}/")[:28] for line in skipped] == [
         "cut.json is damaged, or no f",
-        "newer.json was written by a ",
+        "newer.json was written by an",
         "other.json is damaged, or no",
     ]
 

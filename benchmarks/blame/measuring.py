@@ -27,9 +27,9 @@ from scoring import UNCHANGED, ComparingError, Task
 from suite import PLANTS
 
 from pytest_perfdl.judge.round_data import Order, Round, orders
-from pytest_perfdl.measure.assemble import side_parts, side_values
 from pytest_perfdl.measure.commands import CallInfo, explanation, one_side
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout
+from pytest_perfdl.run.assemble import side_parts, side_values
 from pytest_perfdl.workers.channel import pair
 from pytest_perfdl.workers.process import environment
 

@@ -23,9 +23,9 @@ from common.kept import keep, read
 
 from pytest_perfdl.judge.round_data import Order, Start
 from pytest_perfdl.machine.state import Load
-from pytest_perfdl.measure.assemble import side_values
 from pytest_perfdl.measure.commands import Block, CallInfo, Compiled, Settled, SideResult, Timed
 from pytest_perfdl.model.record import Key
+from pytest_perfdl.run.assemble import side_values
 
 Steps = NDArray[np.int64]
 

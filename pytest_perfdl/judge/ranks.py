@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.judge.round_data import ProfiledRanks
 from pytest_perfdl.judge.work import StepWork
-from pytest_perfdl.measure.ranks import traffic
 from pytest_perfdl.results.ranks import RankCause, RankComparison, RankSide, RankTimes
 from pytest_perfdl.results.verdict import Cause
 
@@ -39,6 +38,24 @@ def profiled_ranks(profiled: Profiled) -> ProfiledRanks | None:
         return None
     work = tuple(StepWork(len(rank.step_ns), rank.work) for rank in profiled.ranks)
     return ProfiledRanks(side, tuple(rank.parts for rank in profiled.ranks), work)
+
+
+def traffic(profiled: Profiled) -> dict[str, float]:
+    """Exact counts of the ranks' communication, means per step over all ranks; empty without ranks.
+
+    Bytes are absent where the trace does not say the size of a call.
+    """
+    found: dict[str, float] = {}
+    parts = [part.traffic for part in profiled.ranks]
+    if not parts or any(part is None for part in parts):
+        return found
+    calls = [sum(each.calls) / len(each.calls) for part in parts for each in part or () if each.calls]
+    found["collectives"] = sum(calls)
+    sizes = [each.bytes for part in parts for each in part or ()]
+    known = [[size for size in each if size is not None] for each in sizes]
+    if all(len(some) == len(every) for some, every in zip(known, sizes, strict=True)):
+        found["collective_bytes"] = sum(sum(each) / len(each) for each in known if each)
+    return found
 
 
 def rank_side(profiled: Profiled) -> RankSide | None:

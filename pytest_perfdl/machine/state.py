@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_perfdl.machine import proc
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.import_path import own_imports
 
@@ -165,7 +166,7 @@ class Busy:
     thread_s: float
 
     @classmethod
-    def now(cls, groups: Collection[int] = ()) -> Busy | None:
+    def now(cls, groups: Collection[int] = (), root: Path = proc.ROOT) -> Busy | None:
         """Read them; `None` where there are none (not Linux).
 
         Parameters
@@ -174,21 +175,11 @@ class Busy:
             Process groups that work for the step; by default this process's.
         """
         allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
-        total = 0
-        try:
-            lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-            for _, user, nice, system, _idle, _wait, irq, softirq, stolen in (f[:9] for f in lines if f[0] in allowed):
-                total += sum(map(int, (user, nice, system, irq, softirq, stolen)))
-        except (OSError, ValueError, IndexError):
+        total = sum(time.busy for name, time in proc.processor_times(root).items() if name in allowed)
+        if not total:
             return None
-        ticks = os.sysconf("SC_CLK_TCK")
-        return (
-            cls(
-                clocks.monotonic(), total / ticks, _group_ticks(groups or (os.getpgrp(),)) / ticks, clocks.thread_time()
-            )
-            if total
-            else None
-        )
+        group, ticks = _group_ticks(groups or (os.getpgrp(),), root), os.sysconf("SC_CLK_TCK")
+        return cls(clocks.monotonic(), total / ticks, group / ticks, clocks.thread_time())
 
     def since(self, before: Busy | None) -> Load | None:
         """Who used what between two moments."""
@@ -202,22 +193,9 @@ class Busy:
         )
 
 
-def _behind_name(text: str) -> list[str]:
-    """Fields of a `stat` file from the third on, the state; the name before them, in parentheses, may hold anything."""
-    return text.rpartition(")")[2].split()
-
-
-def _group_ticks(groups: Collection[int]) -> int:
+def _group_ticks(groups: Collection[int], root: Path) -> int:
     """CPU time of every process in these process groups, ended children included."""
-    total = 0
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = _behind_name(path.read_text())
-        except OSError:
-            continue
-        if int(fields[2]) in groups:
-            total += sum(map(int, fields[11:15]))
-    return total
+    return sum(each.ticks + each.children_ticks for _, each in proc.processes(root) if each.group in groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,15 +246,15 @@ class State:
     major_faults: int
 
     @classmethod
-    def now(cls, root: Path = Path("/")) -> State:
+    def now(cls, root: Path = proc.ROOT) -> State:
         """Read them below `root`, which takes a fraction of a millisecond and no special rights."""
-        busy, stolen = _busy_ticks(root)
+        together = proc.processor_times(root).get("cpu")
         return cls(
-            _clock_mhz(root),
-            _throttled(root),
-            _swapped_pages(root),
-            stolen,
-            busy,
+            proc.clock_mhz(root),
+            proc.throttle_counts(root),
+            proc.swapped_pages(root),
+            None if together is None else together.stolen,
+            None if together is None else together.busy,
             resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
         )
 
@@ -297,61 +275,6 @@ def _difference(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None else after - before
 
 
-def _read(path: Path) -> str:
-    """Text of a file, empty where it cannot be read."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _clock_mhz(root: Path) -> float | None:
-    """Clock of the CPU that this thread runs on: cpufreq's figure, else that of `/proc/cpuinfo`."""
-    # The CPU is the 39th field of all (proc(5)).
-    fields = _behind_name(_read(root / "proc/thread-self/stat"))
-    if len(fields) < 37:
-        return None
-    number = fields[36]
-    try:
-        return int(_read(root / f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_cur_freq")) / 1000
-    except ValueError:
-        pass
-    for block in _read(root / "proc/cpuinfo").split("\n\n"):
-        known = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in block.splitlines())}
-        if known.get("processor") == number:
-            with contextlib.suppress(KeyError, ValueError):
-                return float(known["cpu MHz"])
-    return None
-
-
-def _throttled(root: Path) -> dict[str, int]:
-    found = {}
-    for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count"):
-        with contextlib.suppress(ValueError):
-            found[f"{path.parts[-3]}/{path.name}"] = int(_read(path))
-    return found
-
-
-def _swapped_pages(root: Path) -> int | None:
-    counters = dict(line.split(None, 1) for line in _read(root / "proc/vmstat").splitlines() if " " in line)
-    try:
-        return int(counters["pswpin"]) + int(counters["pswpout"])
-    except (KeyError, ValueError):
-        return None
-
-
-def _busy_ticks(root: Path) -> tuple[int | None, int | None]:
-    """Ticks of all CPUs in which something ran or wanted to, and of those the stolen ones."""
-    try:
-        name, *fields = _read(root / "proc/stat").split("\n", 1)[0].split()[:9]
-        user, nice, system, _idle, _wait, irq, softirq, stolen = map(int, fields)
-    except ValueError:
-        return None, None
-    if name != "cpu":
-        return None, None
-    return user + nice + system + irq + softirq + stolen, stolen
-
-
 class Binding:
     """Binds all tasks of this process to one CPU, until they are freed."""
 
@@ -367,7 +290,7 @@ class Binding:
             When this process may not run there.
         """
         self.free()
-        for task in _tasks():
+        for task in proc.tasks():
             with contextlib.suppress(ProcessLookupError):
                 self._before[task] = os.sched_getaffinity(task)
                 os.sched_setaffinity(task, {core})
@@ -377,15 +300,10 @@ class Binding:
         if not self._before:
             return
         own = next(iter(self._before.values()))
-        for task in _tasks():
+        for task in proc.tasks():
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(task, self._before.get(task, own))
         self._before.clear()
-
-
-def _tasks() -> list[int]:
-    """Ids of this process's threads, the first one's first."""
-    return sorted(int(entry.name) for entry in Path("/proc/self/task").iterdir())
 
 
 _QUIET_LOOKS = 3
@@ -408,7 +326,7 @@ def wait_for_other_threads(seconds: float) -> bool:
         if clocks.monotonic() > deadline:
             return False
         try:
-            quiet = 0 if any(_runs(task) for task in _tasks() if task != own) else quiet + 1
+            quiet = 0 if any(_runs(task) for task in proc.tasks() if task != own) else quiet + 1
         except OSError:
             clocks.sleep(seconds / 10)
             return False
@@ -419,11 +337,8 @@ def wait_for_other_threads(seconds: float) -> bool:
 
 def _runs(task: int) -> bool:
     """Whether a thread has a CPU or waits for one; one that is gone does not."""
-    try:
-        text = Path(f"/proc/self/task/{task}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return _behind_name(text)[0] == "R"
+    found = proc.process(Path(f"/proc/self/task/{task}"))
+    return found is not None and found.state == "R"
 
 
 def active_tracer() -> str:

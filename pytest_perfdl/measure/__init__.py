@@ -2,6 +2,6 @@
 
 `commands` defines the protocol, `program` executes commands around the step, with one module per pass (`timed_pass`,
 `profiled_pass`, `counted_pass`); `environment` describes the machine and its software; `calibration` measures peak
-rates of the machine in a separate process; `assemble` joins the results of several workers to a `Record`. The
-orchestrating process also uses `commands` and `assemble`, which import nothing heavy.
+rates of the machine in a separate process. The orchestrating process also uses `commands`, `sizes` and `loops`, which
+import nothing heavy.
 """

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_perfdl.machine import proc
 from pytest_perfdl.machine.fitness.processors import least_quota
 from pytest_perfdl.measure.timed_pass import uses_device
 from pytest_perfdl.model.record import Key, Scalar
@@ -40,7 +41,7 @@ def _host(root: Path) -> dict[str, Scalar]:
     """The CPUs: which, and how many of them may be used."""
     import torch
 
-    blocks = _cpuinfo(root)
+    blocks = proc.processors(root)
     fields = next(iter(blocks), {})
     processors: dict[str, Scalar] = {
         "cpu": fields.get("model name") or platform.processor() or platform.machine(),
@@ -63,19 +64,6 @@ def _host(root: Path) -> dict[str, Scalar]:
     if quota is not None and quota < float(processors["cores"] or 0):
         processors["cores"] = int(quota) if quota == int(quota) else round(quota, 2)
     return processors
-
-
-def _cpuinfo(root: Path) -> list[dict[str, str]]:
-    """What the kernel says of each CPU (Linux)."""
-    try:
-        text = (root / "proc/cpuinfo").read_text(errors="replace")
-    except OSError:
-        return []
-    blocks = []
-    for block in text.split("\n\n"):
-        pairs = (line.split(":", 1) for line in block.splitlines() if ":" in line)
-        blocks.append({name.strip(): value.strip() for name, value in pairs})
-    return blocks
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """The built-in metrics: one table, from which limits, verdicts, reports and documentation are made.
 
-`measure.assemble` computes them from the results of a call.
+`run.assemble` computes them from the results of a call.
 """
 
 from __future__ import annotations

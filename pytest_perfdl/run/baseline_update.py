@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_perfdl.baseline.append import append
-from pytest_perfdl.measure.assemble import exemplars
 from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.results.verdict import REWRITTEN, Judgement
+from pytest_perfdl.run.assemble import exemplars
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.measurement import Measurement
 

@@ -17,10 +17,10 @@ from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
 from pytest_perfdl.judge.waivers import WaivedGate, cover_rows
-from pytest_perfdl.measure import surroundings
 from pytest_perfdl.model.record import Finding, Record, metric_name, row_name
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
+from pytest_perfdl.run import surroundings
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.paired_rounds import Rounds, RoundSide, parts_of

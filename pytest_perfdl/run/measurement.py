@@ -16,15 +16,6 @@ from pathlib import Path
 from pytest_perfdl.fixture.requests import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.judge.ranks import mean_side, rank_side
 from pytest_perfdl.judge.work import joined, operator_sides
-from pytest_perfdl.measure.assemble import (
-    Repeat,
-    absent_figures,
-    assemble,
-    contended,
-    exemplars,
-    rank_exemplars,
-    sharing_first,
-)
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import (
@@ -41,6 +32,15 @@ from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding, Record
 from pytest_perfdl.results.ranks import RankComparison
 from pytest_perfdl.results.verdict import OperatorSides
+from pytest_perfdl.run.assemble import (
+    Repeat,
+    absent_figures,
+    assemble,
+    contended,
+    exemplars,
+    rank_exemplars,
+    sharing_first,
+)
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.paired_rounds import failure, last_error, object_walks, user_values, work_of

@@ -21,7 +21,6 @@ import pytest
 from pytest_perfdl.fixture.requests import Expectation, WhatIfExpectation
 from pytest_perfdl.judge.budget import doubted, fails_utilization
 from pytest_perfdl.judge.stored_repeats import sensitivity
-from pytest_perfdl.measure.assemble import exemplars, rank_exemplars
 from pytest_perfdl.measure.loops import LEAST_STEP_NS
 from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.failures import PerfError
@@ -29,6 +28,7 @@ from pytest_perfdl.model.record import SHORT_STEP, Finding, Record, metric_name
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
+from pytest_perfdl.run.assemble import exemplars, rank_exemplars
 from pytest_perfdl.run.baseline_update import rewrites, update
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.comparison import Baseline, ComparisonResult, against_baseline, against_side, load_baseline

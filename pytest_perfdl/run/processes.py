@@ -11,11 +11,11 @@ import pytest
 
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.measure.commands import CallInfo
-from pytest_perfdl.measure.ranks import joined
 from pytest_perfdl.measure.sizes import TimeLimit
 from pytest_perfdl.model.errors import ForkError
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.run.collection import PerfTest
+from pytest_perfdl.run.joined_ranks import joined
 from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.system import clocks, folders
 from pytest_perfdl.system.folders import Folder

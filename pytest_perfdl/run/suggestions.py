@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_perfdl.measure.assemble import CONTENDED_CODES
 from pytest_perfdl.model.record import Record, metric_name
 from pytest_perfdl.results.run import Result, Suggestion
 from pytest_perfdl.results.verdict import Cause, Verdict
+from pytest_perfdl.run.assemble import CONTENDED_CODES
 
 AGREES = 0.1
 """How far the profiled step may be from the timed one, as a share, for advice that is predicted from its trace."""

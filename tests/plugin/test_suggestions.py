@@ -5,7 +5,7 @@ import json
 import pytest
 from plugin.project import SHORT
 
-from pytest_perfdl.measure.assemble import CONTENDED_CODES
+from pytest_perfdl.run.assemble import CONTENDED_CODES
 
 SUITE = """
     import os

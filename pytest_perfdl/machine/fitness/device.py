@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_perfdl.machine.fitness.finding import ANSWER_SECONDS, Level, MachineFinding, Runner, counted, read
+from pytest_perfdl.machine.fitness.finding import ANSWER_SECONDS, Level, MachineFinding, Runner, counted
+from pytest_perfdl.machine.proc import read
 
 _FIELDS = (
     "index",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 Level = Literal["bad", "warn", "note", "ok"]
@@ -54,28 +53,6 @@ def run(command: Sequence[str]) -> Answer | None:
     except OSError:
         return None
     return Answer(done.returncode, (done.stdout.strip() or done.stderr.strip()).decode(errors="replace"))
-
-
-def read(path: Path) -> str | None:
-    """Stripped text of a small file; `None` if it cannot be read."""
-    try:
-        return path.read_bytes().decode(errors="replace").strip()
-    except OSError:
-        return None
-
-
-def read_int(path: Path) -> int | None:
-    """The number in a file; `None` if there is none."""
-    try:
-        return int(read(path) or "")
-    except ValueError:
-        return None
-
-
-def fields(text: str | None, separator: str | None = None) -> dict[str, str]:
-    """Lines of a name and a value, as in `/proc/meminfo` (separator ":") and `/proc/vmstat` (white space)."""
-    pairs = (line.split(separator, 1) for line in (text or "").splitlines())
-    return {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
 def listed(text: str) -> frozenset[int]:

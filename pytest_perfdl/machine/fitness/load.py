@@ -7,21 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_perfdl.machine.fitness.finding import Level, MachineFinding, counted, fields, read, read_int
+from pytest_perfdl.machine import proc
+from pytest_perfdl.machine.fitness.finding import Level, MachineFinding, counted
 from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.system import clocks
 
 NOTICED = 0.1
 """CPUs kept busy by others from which on it is reported; ticks of 10 ms show no less in a short window."""
-
-
-@dataclass(frozen=True, slots=True)
-class OtherProcess:
-    """A process at a moment."""
-
-    name: str
-    group: int
-    ticks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +27,7 @@ class Sample:
     stolen: int
     total: int
     """All CPU time since the start, idle included."""
-    processes: Mapping[int, OtherProcess]
+    processes: Mapping[int, proc.ProcessState]
     swapped_pages: int | None
     throttled: int | None
     """Most times that any one core was slowed down for its temperature or power, since the start."""
@@ -43,40 +35,20 @@ class Sample:
     @classmethod
     def take(cls, root: Path, wall_s: float | None = None, ticks_per_second: int | None = None) -> Sample | None:
         """Read the counters below `root`; `None` where there are none."""
-        lines = [line.split() for line in (read(root / "proc/stat") or "").splitlines() if line.startswith("cpu")]
-        vmstat = fields(read(root / "proc/vmstat"))
-        slowed = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
-        try:
-            counters = {line[0]: [int(field) for field in line[1:9]] for line in lines}
-            user, nice, system, idle, wait, irq, softirq, stolen = counters.pop("cpu")
-            each = {int(name[3:]): sum(values) - values[3] - values[4] for name, values in counters.items()}
-            swapped = int(vmstat["pswpin"]) + int(vmstat["pswpout"]) if {"pswpin", "pswpout"} <= vmstat.keys() else None
-            processes = _processes(root)
-        except (KeyError, ValueError, IndexError):
+        times = proc.processor_times(root)
+        together = times.pop("cpu", None)
+        if together is None:
             return None
         return cls(
             clocks.monotonic() if wall_s is None else wall_s,
             os.sysconf("SC_CLK_TCK") if ticks_per_second is None else ticks_per_second,
-            each,
-            stolen,
-            user + nice + system + idle + wait + irq + softirq + stolen,
-            processes,
-            swapped,
-            max((count for count in map(read_int, slowed) if count is not None), default=None),
+            {int(name[3:]): time.busy for name, time in times.items()},
+            together.stolen,
+            together.busy + together.idle,
+            dict(proc.processes(root)),
+            proc.swapped_pages(root),
+            max(proc.throttle_counts(root).values(), default=None),
         )
-
-
-def _processes(root: Path) -> dict[int, OtherProcess]:
-    found = {}
-    for path in (root / "proc").glob("[0-9]*/stat"):
-        # The name, in parentheses, may hold anything; the fields behind it are numbers.
-        head, _, tail = (read(path) or "").rpartition(")")
-        values = tail.split()
-        if len(values) > 12:
-            found[int(path.parent.name)] = OtherProcess(
-                head.partition("(")[2], int(values[2]), int(values[11]) + int(values[12])
-            )
-    return found
 
 
 def others(before: Sample, after: Sample, allowed: frozenset[int], own_group: int) -> Sequence[MachineFinding]:
@@ -125,7 +97,7 @@ def _busy_groups(before: Sample, after: Sample) -> dict[int, list[tuple[int, int
 
 def average(root: Path, processors: int) -> Sequence[MachineFinding]:
     """How busy the machine was in the last minutes."""
-    values = (read(root / "proc/loadavg") or "").split()[:3]
+    values = (proc.read(root / "proc/loadavg") or "").split()[:3]
     if len(values) < 3:
         return []
     last, five, fifteen = map(float, values)
@@ -143,7 +115,7 @@ def stolen(root: Path, before: Sample, after: Sample) -> Sequence[MachineFinding
     """Time that a hypervisor gave to other virtual machines although this one was ready to run."""
     since_boot = after.stolen / max(after.total, 1)
     now = (after.stolen - before.stolen) / max(after.total - before.total, 1)
-    virtual = "hypervisor" in fields(read(root / "proc/cpuinfo"), ":").get("flags", "").split()
+    virtual = any("hypervisor" in each.get("flags", "").split() for each in proc.processors(root))
     found = f"{format_percent(now, signed=False)} of CPU time now, "
     found += f"{format_percent(since_boot, signed=False)} since boot"
     if max(now, since_boot) > 0.01:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_perfdl.machine.fitness.finding import MachineFinding, fields, read
+from pytest_perfdl.machine import proc
+from pytest_perfdl.machine.fitness.finding import MachineFinding
 from pytest_perfdl.model.units import format_quantity
 
 _HUGE = "sys/kernel/mm/transparent_hugepage/enabled"
@@ -17,7 +18,7 @@ _MUCH_SWAP_BYTES = 256 * 2**20
 
 def memory(root: Path) -> Sequence[MachineFinding]:
     """Free memory and swap (Linux)."""
-    values = {name: int(text.split()[0]) * 1024 for name, text in fields(read(root / "proc/meminfo"), ":").items()}
+    values = proc.memory(root)
     if not {"MemTotal", "MemAvailable"} <= values.keys():
         return []
     total, free = values["MemTotal"], values["MemAvailable"]
@@ -38,7 +39,7 @@ def memory(root: Path) -> Sequence[MachineFinding]:
 
 def huge_pages(root: Path) -> Sequence[MachineFinding]:
     """Whether the kernel creates huge pages for all memory (Linux)."""
-    match = re.search(r"\[(\w+)\]", read(root / _HUGE) or "")
+    match = re.search(r"\[(\w+)\]", proc.read(root / _HUGE) or "")
     if match is None:
         return []
     if match[1] != "always":

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from pytest_perfdl.machine.fitness.finding import MachineFinding, as_list, counted, fields, listed, read, read_int
+from pytest_perfdl.machine.fitness.finding import MachineFinding, as_list, counted, listed
+from pytest_perfdl.machine.proc import control_groups, numbers, read, read_int
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.system.clocks import perf_counter_ns
 
 _CPU = "sys/devices/system/cpu"
-_CGROUP = "sys/fs/cgroup"
 _CLOCK = "sys/devices/system/clocksource/clocksource0"
 
 
@@ -131,17 +131,16 @@ def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
     A group may run for `quota` of every `period`, then all its threads stop until the next period begins; the
     least of a group's and its parents' ratios counts.
     """
-    groups = read(root / "proc/self/cgroup")
-    if groups is None:
+    if read(root / "proc/self/cgroup") is None:
         return []
-    found = _least(root, groups)
+    found = _least(root)
     if found is None or found[0] >= processors:
         return [MachineFinding("ok", "CPU quota", "no quota below the number of CPUs")]
-    allowed, period_ns, statistics = found
-    counts = fields(statistics)
+    allowed, period_ns, group = found
+    counts = numbers(group / "cpu.stat")
     stopped = ""
-    if counts.get("nr_periods", "0") != "0":
-        stopped = f"; throttled in {counts.get('nr_throttled', '0')} of {counts['nr_periods']} periods"
+    if counts.get("nr_periods"):
+        stopped = f"; throttled in {counts.get('nr_throttled', 0)} of {counts['nr_periods']} periods"
     return [
         MachineFinding(
             "bad" if allowed < 1 else "warn",
@@ -156,29 +155,20 @@ def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
 
 def least_quota(root: Path) -> float | None:
     """CPUs that control groups allow (see `quota`); `None` where they do not limit them."""
-    found = _least(root, read(root / "proc/self/cgroup") or "")
+    found = _least(root)
     return None if found is None else found[0]
 
 
-def _least(root: Path, groups: str) -> tuple[float, int, str] | None:
-    return min(_quotas(root, groups), default=None)
+def _least(root: Path) -> tuple[float, int, Path] | None:
+    return min(_quotas(root), default=None)
 
 
-def _quotas(root: Path, groups: str) -> Iterator[tuple[float, int, str]]:
-    """CPUs allowed, the period in nanoseconds and the group's statistics, for each group with a quota."""
-    for line in groups.splitlines():
-        _, controllers, path = line.split(":", 2)
-        # In a container the file may name the host's path, while the mount shows the group's own folder.
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        names = ("", "unified") if not controllers else ("cpu,cpuacct", "cpuacct,cpu", "cpu")
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        for name in names:
-            for depth in range(len(parts) + 1):
-                folder = (root / _CGROUP / name).joinpath(*parts[:depth])
-                limit = _limit_v1(folder) if controllers else (read(folder / "cpu.max") or "").split()
-                if len(limit) == 2 and limit[0] not in ("max", "-1"):
-                    yield int(limit[0]) / int(limit[1]), int(limit[1]) * 1000, read(folder / "cpu.stat") or ""
+def _quotas(root: Path) -> Iterator[tuple[float, int, Path]]:
+    """CPUs allowed, the period in nanoseconds and the folder of each control group with a quota."""
+    for group in control_groups("cpu", root):
+        limit = (read(group.folder / "cpu.max") or "").split() if group.is_unified else _limit_v1(group.folder)
+        if len(limit) == 2 and limit[0] not in ("max", "-1"):
+            yield int(limit[0]) / int(limit[1]), int(limit[1]) * 1000, group.folder
 
 
 def _limit_v1(folder: Path) -> list[str]:

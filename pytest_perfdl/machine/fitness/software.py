@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pytest_perfdl.machine.fitness.finding import Level, MachineFinding, counted, fields, read
+from pytest_perfdl.machine.fitness.finding import Level, MachineFinding, counted
 from pytest_perfdl.machine.known_problems import CUPTI, installed_versions, known_problems
+from pytest_perfdl.machine.proc import fields, read
 from pytest_perfdl.system.git import git, trouble
 
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -84,7 +85,7 @@ def tracer(root: Path, active: str) -> Sequence[MachineFinding]:
     active
         The tracer in Python, `machine.active_tracer()`; empty if there is none.
     """
-    pid = fields(read(root / "proc/self/status"), ":").get("TracerPid", "0")
+    pid = fields(read(root / "proc/self/status")).get("TracerPid", "0")
     why = "calls or system calls in the step take longer"
     if pid != "0":
         name = read(root / f"proc/{pid}/comm") or "process"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.machine import fitness
+from pytest_perfdl.machine import fitness, proc
 from pytest_perfdl.machine.fitness import device, load, memory, processors, software
 from pytest_perfdl.machine.fitness.finding import Answer, as_list, listed, run
 from pytest_perfdl.machine.reference_load import Noise
@@ -192,7 +192,7 @@ def test_the_clock_of_an_unknown_system_is_judged_by_its_figures(tmp_path):
 
 
 def sample(wall_s, *, busy=(0, 0), stolen=0, total=1000, processes=(), swapped=0, throttled=0):
-    named = {pid: load.OtherProcess(name, group, ticks) for pid, name, group, ticks in processes}
+    named = {pid: proc.ProcessState(name, "R", group, ticks, 0, "") for pid, name, group, ticks in processes}
     return load.Sample(wall_s, 100, dict(enumerate(busy)), stolen, total, named, swapped, throttled)
 
 
@@ -235,7 +235,14 @@ def test_a_sample_reads_the_kernels_counters(machine):
     )
     taken = load.Sample.take(root, 1.0, 100)
     assert taken == load.Sample(
-        1.0, 100, {0: 14, 1: 8}, 3, 142, {12: load.OtherProcess("a (b) c", 9, 42)}, swapped_pages=7, throttled=5
+        1.0,
+        100,
+        {0: 14, 1: 8},
+        3,
+        142,
+        {12: proc.ProcessState("a (b) c", "S", 9, 42, 0, "")},
+        swapped_pages=7,
+        throttled=5,
     )
 
 

@@ -102,22 +102,21 @@ def test_windows_are_joined_before_anything_is_made_of_them():
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux only")
-def test_only_processors_that_may_be_used_count(monkeypatch):
+def test_only_processors_that_may_be_used_count(monkeypatch, tmp_path):
     monkeypatch.setattr(state.os, "sched_getaffinity", lambda _: {1})
     lines = "cpu  900 0 0 0 0 0 0 0 0 0\ncpu0 800 0 0 0 0 0 0 0 0 0\ncpu1 60 1 2 7 7 3 4 30 0 0\nintr 5\n"
-    monkeypatch.setattr(state.Path, "read_text", lambda self: lines if str(self) == "/proc/stat" else "")
-    monkeypatch.setattr(state, "_group_ticks", lambda groups: 50)
+    processes = {7: "7 (a) b) R 1 5 " + "0 " * 8 + "20 10 15 5", 8: "8 (c) R 1 6 " + "0 " * 8 + "9 9 9 9", 9: ""}
+    files = {"stat": lines} | {f"{number}/stat": text for number, text in processes.items()}
+    for name, text in files.items():
+        (tmp_path / "proc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "proc" / name).write_text(text)
     ticks = os.sysconf("SC_CLK_TCK")
-    found = state.Busy.now()
+    found = state.Busy.now((5,), tmp_path)
     assert (found.all_s, found.group_s) == (100 / ticks, 50 / ticks)
 
 
-def test_where_nothing_is_counted(monkeypatch):
-    def missing(self):
-        raise FileNotFoundError(self)
-
-    monkeypatch.setattr(state.Path, "read_text", missing)
-    assert state.Busy.now() is None
+def test_where_nothing_is_counted(tmp_path):
+    assert state.Busy.now(root=tmp_path) is None
 
 
 THREAD_STAT = "4711 (a (tricky) name) R " + " ".join(str(number) for number in range(4, 53))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pytest_perfdl.machine import reference_load, state
+from pytest_perfdl.machine import proc, reference_load, state
 from pytest_perfdl.measure import program
 from pytest_perfdl.measure.commands import (
     Compiled,
@@ -220,7 +220,7 @@ def test_adapted_sizes_are_enough_where_the_budget_holds_them():
 @pytest.fixture
 def affinity(monkeypatch):
     """The processors that this process may run on, as the test sets them; four to begin with."""
-    allowed = {task: {0, 1, 2, 3} for task in state._tasks()}
+    allowed = {task: {0, 1, 2, 3} for task in proc.tasks()}
     monkeypatch.setattr(state.os, "sched_getaffinity", lambda task: allowed[task or os.getpid()], raising=False)
     monkeypatch.setattr(
         state.os, "sched_setaffinity", lambda task, cores: allowed.__setitem__(task, set(cores)), raising=False

@@ -6,7 +6,6 @@ import pytest
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.measure import program
-from pytest_perfdl.measure.assemble import Repeat, assemble, side_values
 from pytest_perfdl.measure.commands import (
     Calibrate,
     Calibrated,
@@ -21,6 +20,7 @@ from pytest_perfdl.measure.loops import LEAST_STEP_NS, MOST_LOOPS, Loops
 from pytest_perfdl.measure.program import Program
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import MeasurementPlan
+from pytest_perfdl.run.assemble import Repeat, assemble, side_values
 from pytest_perfdl.run.perf_test import _short_steps
 from unit.measure.answers import Conversation, info, result, timed
 

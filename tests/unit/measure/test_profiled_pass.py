@@ -12,11 +12,11 @@ import pytest
 
 from pytest_perfdl.analysis.efficiency.sm import sm_efficiency_est
 from pytest_perfdl.measure import process_group, profiled_pass
-from pytest_perfdl.measure.assemble import Repeat, assemble
 from pytest_perfdl.measure.commands import Profile
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import MeasurementPlan
+from pytest_perfdl.run.assemble import Repeat, assemble
 from pytest_perfdl.trace import read
 from pytest_perfdl.trace.model import Category
 from unit.analysis.jobs import steady, without

@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.judge.ranks import traffic
 from pytest_perfdl.machine.utilization import NO_LIMITS, mix_of
-from pytest_perfdl.measure import compiling, surroundings
+from pytest_perfdl.measure import compiling
 from pytest_perfdl.measure.commands import CallResult, Compiled, Profiled, SideResult
-from pytest_perfdl.measure.ranks import metrics as rank_metrics
-from pytest_perfdl.measure.ranks import traffic
-from pytest_perfdl.measure.step_utilization import step_utilization
 from pytest_perfdl.model.metrics import GROWTH, METRICS, better
 from pytest_perfdl.model.record import (
     RECOMPILED,
@@ -33,6 +31,9 @@ from pytest_perfdl.model.record import (
     row_name,
 )
 from pytest_perfdl.model.units import format_quantity, plural
+from pytest_perfdl.run import surroundings
+from pytest_perfdl.run.joined_ranks import metrics as rank_metrics
+from pytest_perfdl.run.step_utilization import step_utilization
 from pytest_perfdl.stats.quantiles import quantile
 
 if TYPE_CHECKING:

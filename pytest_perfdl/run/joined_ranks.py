@@ -161,21 +161,3 @@ def metrics(profiled: Profiled) -> dict[str, float]:
     if spans:
         found["exposed_communication"] = 100 * sum(rank.exposed_communication_ns for rank in figures.ranks) / spans
     return found
-
-
-def traffic(profiled: Profiled) -> dict[str, float]:
-    """Exact counts of the ranks' communication, means per step over all ranks; empty without ranks.
-
-    Bytes are absent where the trace does not say the size of a call.
-    """
-    found: dict[str, float] = {}
-    parts = [part.traffic for part in profiled.ranks]
-    if not parts or any(part is None for part in parts):
-        return found
-    calls = [sum(each.calls) / len(each.calls) for part in parts for each in part or () if each.calls]
-    found["collectives"] = sum(calls)
-    sizes = [each.bytes for part in parts for each in part or ()]
-    known = [[size for size in each if size is not None] for each in sizes]
-    if all(len(some) == len(every) for some, every in zip(known, sizes, strict=True)):
-        found["collective_bytes"] = sum(sum(each) / len(each) for each in known if each)
-    return found

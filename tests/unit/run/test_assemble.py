@@ -8,7 +8,9 @@ import pytest
 from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.machine.state import Load, Surroundings
 from pytest_perfdl.machine.utilization import OperatorWork
-from pytest_perfdl.measure.assemble import (
+from pytest_perfdl.measure.commands import Compiled, Settled, SideResult, _joined
+from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, ProfiledRow
+from pytest_perfdl.run.assemble import (
     Repeat,
     UserValue,
     absent_figures,
@@ -20,8 +22,6 @@ from pytest_perfdl.measure.assemble import (
     side_mixes,
     side_values,
 )
-from pytest_perfdl.measure.commands import Compiled, Settled, SideResult, _joined
-from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, ProfiledRow
 from unit.measure.answers import COUNTED, info, named, profiled, result, timed
 
 

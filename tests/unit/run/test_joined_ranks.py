@@ -8,10 +8,11 @@ import pytest
 from pytest_perfdl.analysis.ranks import RankActivity, Traffic, compare
 from pytest_perfdl.analysis.ranks.activity import StepTimes
 from pytest_perfdl.analysis.ranks.calls import Calls
-from pytest_perfdl.measure.assemble import _counted_series, _timed_values
+from pytest_perfdl.judge.ranks import traffic
 from pytest_perfdl.measure.commands import CallResult, Compiled, Settled
-from pytest_perfdl.measure.ranks import joined, metrics, traffic
 from pytest_perfdl.model.record import Finding
+from pytest_perfdl.run.assemble import _counted_series, _timed_values
+from pytest_perfdl.run.joined_ranks import joined, metrics
 from unit.measure.answers import COUNTED, info, profiled, timed
 
 MS = 1_000_000

@@ -5,7 +5,7 @@ import mmap
 import pytest
 
 from pytest_perfdl.machine.state import Surroundings
-from pytest_perfdl.measure import surroundings
+from pytest_perfdl.run import surroundings
 from unit.measure.answers import named, result, timed
 
 

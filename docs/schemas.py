@@ -8,15 +8,15 @@ from typing import Any
 
 from pytest_perfdl.model import record_json
 from pytest_perfdl.model.json import schema_of
+from pytest_perfdl.report import history
 from pytest_perfdl.report.diff import json as diff
-from pytest_perfdl.report.diff.form import DiffForm
-from pytest_perfdl.report.history import json as history
-from pytest_perfdl.report.history.form import HistoryForm
+from pytest_perfdl.report.diff.json import DiffForm
+from pytest_perfdl.report.history import HistoryForm
 from pytest_perfdl.report.trace import json as trace
-from pytest_perfdl.report.trace.form import RanksForm, TraceForm
+from pytest_perfdl.report.trace.json import RanksForm, TraceForm
 from pytest_perfdl.results import run_file
+from pytest_perfdl.runs import refresh
 from pytest_perfdl.runs.bisect.answers import CommitAnswerForm, EnvironmentAnswerForm
-from pytest_perfdl.runs.refresh import json as refresh
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_perfdl.config import options, perf_items, settings, short_names
+from pytest_perfdl.config import marker, options, settings, short_names
 from pytest_perfdl.config.marker import KEYWORDS, check_axes, marked_backend, parametrize
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.model.failures import PerfError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.fixture.perf import Perf
     from pytest_perfdl.run.in_process import LocalSession
     from pytest_perfdl.run.session import PerfSession
-    from pytest_perfdl.system.signals import Ending
+    from pytest_perfdl.system.processes import Ending
 
 SETTINGS = pytest.StashKey[Settings]()
 SESSION: pytest.StashKey[PerfSession | LocalSession] = pytest.StashKey()
@@ -64,10 +64,10 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in short_names.markers(config):
+    for name in short_names.markers(config):
         config.addinivalue_line(
             "markers",
-            f"{marker}({', '.join(KEYWORDS)}): "
+            f"{name}({', '.join(KEYWORDS)}): "
             "performance test: with --perf its step is measured and compared with a baseline (pytest-perfdl)",
         )
     if _worker(config) is not None:
@@ -94,7 +94,7 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
     if found is None or not found.enabled or not inspect.isgeneratorfunction(obj) or not collector.funcnamefilter(name):
         return None
     item = pytest.Function.from_parent(collector, name=name)
-    return item if perf_items.is_perf_test(item, short_names.markers(collector.config)) else None
+    return item if marker.is_perf_test(item, short_names.markers(collector.config)) else None
 
 
 @pytest.hookimpl(trylast=True)
@@ -111,12 +111,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             PerfSession(config, found).select(items)
         return
     if not found.enabled:
-        config.stash[SMOKED] = sum(perf_items.is_perf_test(item, found.markers) for item in items)
+        config.stash[SMOKED] = sum(marker.is_perf_test(item, found.markers) for item in items)
         return
-    from pytest_perfdl.system.signals import Ending
+    from pytest_perfdl.system.processes import Ending
 
     # Before tests are adopted, which then have no fixtures here.
-    config.stash[LEFT_OUT] = perf_items.foreign_marks_line(items, found.markers)
+    config.stash[LEFT_OUT] = marker.foreign_marks_line(items, found.markers)
     config.stash[ENDING] = ending = Ending()
     config.add_cleanup(ending.finish)
     config.stash[SESSION] = session = _session(config, found)
@@ -134,16 +134,16 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str] | None:
 def pytest_collectstart(collector: pytest.Collector) -> None:
     worker = _worker(collector.config)
     if worker is not None and worker.job.attribute and isinstance(collector, pytest.Module):
-        from pytest_perfdl.measure import attributed_pass
+        from pytest_perfdl.measure import memory_pass
 
-        attributed_pass.begin()
+        memory_pass.begin()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     host = _host(item)
     if host is not None:
-        from pytest_perfdl.measure.prepare import prepare
+        from pytest_perfdl.measure.environment import prepare
 
         prepare(host.plan, host.rank_timeout)
     elif item.config.stash.get(SESSION, None) is None and isinstance(item, pytest.Function):
@@ -227,7 +227,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if session is not None:
         session.summarize(terminalreporter)
     elif config.stash.get(SMOKED, 0):
-        terminalreporter.write_line(perf_items.smoke_line(config.stash[SMOKED]))
+        terminalreporter.write_line(marker.smoke_line(config.stash[SMOKED]))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

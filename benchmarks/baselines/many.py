@@ -31,8 +31,7 @@ from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.config.settings import header, resolve
 from pytest_perfdl.model.record import Code, Key, Occasion
 from pytest_perfdl.model.units import plural
-from pytest_perfdl.workers.definition import _indexed, definition
-from pytest_perfdl.workers.identity import read_file
+from pytest_perfdl.workers.definition import _indexed, definition, read_file
 
 TESTS, TEST_FILES, KEYS, REPEATS, ROWS, FILES = 1000, 20, 3, 10, 40, 30
 

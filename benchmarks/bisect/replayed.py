@@ -28,7 +28,7 @@ from pytest_perfdl.runs.bisect.campaign import CommitSearch
 from pytest_perfdl.runs.bisect.child import BUDGET
 from pytest_perfdl.runs.bisect.history import Commit, History
 from pytest_perfdl.runs.bisect.measurements import Measurement, Request
-from pytest_perfdl.runs.bisect.prior import FUNCTION, mixed
+from pytest_perfdl.runs.bisect.posterior import FUNCTION, mixed
 from pytest_perfdl.runs.bisect.search import Options
 
 RECORDED = Path(__file__).resolve().parents[1] / "decision_quality" / "data" / "recorded.json.gz"

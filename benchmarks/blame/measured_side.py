@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE / "scratch" / "src")]
 
 from pytest_perfdl.fixture import Measured
-from pytest_perfdl.measure.prepare import prepare
+from pytest_perfdl.measure.environment import prepare
 from pytest_perfdl.model.record import MeasurementPlan
 from pytest_perfdl.workers.channel import Channel
 

@@ -17,7 +17,7 @@ from planted_change import Plant
 from scoring import UNCHANGED, Comparison, Named
 from suite import PLANTS
 
-from pytest_perfdl.stats.bounds import clopper_pearson
+from pytest_perfdl.stats.quantiles import clopper_pearson
 
 SMALL, LARGE, LARGEST = 0.01, 0.03, 0.30
 """Effects of 1 % to 30 % count, those of 3 % and more are held to more."""

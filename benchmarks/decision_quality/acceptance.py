@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common.tables import table
 
-from pytest_perfdl.stats.bounds import clopper_pearson
+from pytest_perfdl.stats.quantiles import clopper_pearson
 
 if TYPE_CHECKING:
     from trials import Trial

@@ -35,8 +35,8 @@ from pytest_perfdl.results.verdict import Judgement
 from pytest_perfdl.run import perf_test
 from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.paired_rounds import Rounds, RoundSide
+from pytest_perfdl.workers.channel import Shown
 from pytest_perfdl.workers.checkout import Checkout
-from pytest_perfdl.workers.messages import Shown
 
 IDLE_SECONDS = 0.5
 """For which the machine is looked at before a lot."""

@@ -27,8 +27,8 @@ from traces import mutate
 from unit.report import runs
 
 from pytest_perfdl import cli
-from pytest_perfdl.baseline.append import append
 from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.baseline.text import append
 from pytest_perfdl.judge.kernels import judged
 from pytest_perfdl.judge.stored_repeats import confirm
 from pytest_perfdl.judge.untimed import open_times, standing

@@ -28,9 +28,9 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from common.tables import table
 from decision_quality.recording import Process, Round, unpack
 
-from pytest_perfdl.stats.bounds import Rate
 from pytest_perfdl.stats.change_points import ChangePoint, change_points
 from pytest_perfdl.stats.evidence import Estimate
+from pytest_perfdl.stats.quantiles import Rate
 
 Floats = NDArray[np.float64]
 Logs = dict[str, Floats]

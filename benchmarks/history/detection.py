@@ -23,14 +23,13 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 from common.tables import table_text
 from nights import NIGHTS, RECORDING, TESTS, WINDOW, WORKLOADS, Bank, Change, Story, Test, first_test, measure
 
-from pytest_perfdl.results.history import TestHistory
+from pytest_perfdl.results.curve import TestHistory
 from pytest_perfdl.results.run import Run
 from pytest_perfdl.results.run_file import dump, to_json
-from pytest_perfdl.runs.history.assemble import histories
-from pytest_perfdl.runs.history.measurements import Measurement, of_run
-from pytest_perfdl.runs.refresh.decision import decide
-from pytest_perfdl.stats.bounds import Rate
+from pytest_perfdl.runs.history import Measurement, histories, of_run
+from pytest_perfdl.runs.refresh import decide
 from pytest_perfdl.stats.change_points import change_points
+from pytest_perfdl.stats.quantiles import Rate
 
 LIMIT = 0.03
 STEP = 1.5 * LIMIT

@@ -2,7 +2,7 @@
 
 Every night, each test has paired rounds of its baseline's code and the current code, drawn in blocks from the rounds of
 unchanged code that `benchmarks/decision_quality` recorded, with the current side slowed by the true ratio of the two.
-The verdict is that of the real gate and the real `settle`; `pytest_perfdl.runs.refresh.decision.decide` reads the last
+The verdict is that of the real gate and the real `settle`; `pytest_perfdl.runs.refresh.decide` reads the last
 nights and decides about the baseline.
 
 The gate is asked once for `OUTCOMES` draws of each workload and true ratio; a night takes one of them at random. The
@@ -35,8 +35,7 @@ from pytest_perfdl.model.limits import BUILT_IN
 from pytest_perfdl.model.record import Code, Record
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import MetricVerdict
-from pytest_perfdl.runs.refresh.decision import Decision, decide
-from pytest_perfdl.runs.refresh.measured import Measured
+from pytest_perfdl.runs.refresh import Decision, Measured, decide
 
 RECORDING = Path(__file__).resolve().parents[1] / "decision_quality/data/recorded.json.gz"
 NIGHTS, TESTS = 60, 200

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_perfdl.baseline import layout
+from pytest_perfdl.baseline import files
 from pytest_perfdl.baseline.text import dump
 from pytest_perfdl.model.record import Call, Code, Key, MeasurementPlan, Occasion, Record, Row, Series
 
@@ -69,7 +69,7 @@ def make(folder: Path, commits: int, tests: int = 100, changed: int = 3, step_at
             numbers = range(tests) if commit == 0 else [(commit * changed + each) % tests for each in range(changed)]
             for number in numbers:
                 slower = 1.05 if step_at is not None and commit >= step_at else 1.0
-                path = layout.baseline_path(Path("baselines"), MACHINE, test_id(number)).as_posix()
+                path = files.baseline_path(Path("baselines"), MACHINE, test_id(number)).as_posix()
                 data = dump(replace(record(test_id(number), 4e7 * slower, seed=commit * tests + number)))
                 process.stdin.write(b'M 100644 inline "%s"\ndata %d\n%s\n' % (path.encode(), len(data), data))
                 versions += 1

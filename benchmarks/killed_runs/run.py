@@ -33,8 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from common import kept
 
 from pytest_perfdl.baseline import text
-from pytest_perfdl.workers.checkout import clear
-from pytest_perfdl.workers.kept_checkouts import is_complete
+from pytest_perfdl.workers.checkout import clear, is_complete
 
 GONE_SECONDS = 5.0
 """How long after a kill processes may still be there."""

@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 
 from pytest_perfdl.scaling import Affine, Generic, Physical, Point, Points, evaluate
-from pytest_perfdl.scaling.model import Curve
+from pytest_perfdl.scaling.laws import Curve
 from pytest_perfdl.stats.quantiles import student
 
 LEAST_COVERED = 0.90

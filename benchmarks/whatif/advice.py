@@ -26,7 +26,7 @@ from models import Options, build
 from run import in_turns, profiled
 
 from pytest_perfdl.whatif import task_graph
-from pytest_perfdl.whatif.advice.advice import Advice, advise
+from pytest_perfdl.whatif.advice import Advice, advise
 from pytest_perfdl.whatif.measured_constants import measured
 from pytest_perfdl.whatif.transform import Context
 from pytest_perfdl.whatif.unprofiled import unprofiled

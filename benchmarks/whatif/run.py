@@ -33,13 +33,12 @@ from models import Options, build
 from ranks import both_ranks
 
 from pytest_perfdl.machine.constants import Machine
-from pytest_perfdl.measure.module_ranges import module_ranges
+from pytest_perfdl.measure.profiled_pass import module_ranges
 from pytest_perfdl.trace import Trace, read
 from pytest_perfdl.whatif import simulate, task_graph
-from pytest_perfdl.whatif.lifetimes import lifetimes
 from pytest_perfdl.whatif.measured_constants import measured
 from pytest_perfdl.whatif.predict import WhatIf, predict
-from pytest_perfdl.whatif.transform import Context
+from pytest_perfdl.whatif.transform import Context, lifetimes
 from pytest_perfdl.whatif.transforms.sizes import affine, scaled_peak
 from pytest_perfdl.whatif.unprofiled import unprofiled
 

@@ -1,24 +1,26 @@
-"""The baselines of a project as files: loading and saving.
-
-Saving changes only the files of one test with one machine ID, atomically.
-"""
+"""The baselines of a project as files: where they lie, under which lock they are written, how lists read them."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, TypeVar
 
-from pytest_perfdl.baseline import layout, outline, text
-from pytest_perfdl.baseline.lock import locked
+import msgspec
+
+from pytest_perfdl.baseline import text
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, OtherSchemaError, RecordError
-from pytest_perfdl.model.secrets import clean, without_secrets
-from pytest_perfdl.model.visible import visible
+from pytest_perfdl.model.record_json import SCHEMA, check_schema
+from pytest_perfdl.model.visible import clean, visible, without_secrets
+from pytest_perfdl.system import clocks
 from pytest_perfdl.system.files import TEMPORARY, changed, temporary_name, write_files
 from pytest_perfdl.system.folders import delete_file
 from pytest_perfdl.system.git import commit_of, modified, names, top_of
@@ -27,6 +29,246 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_perfdl.model.record import Record
+
+
+# A lock for a directory of baselines: one writer at a time.
+#
+# The directory itself is locked, so there is no lock file among committed files, and the system releases the lock when
+# its holder dies, even in another container.
+
+
+_SECONDS = 30
+"""Longest to wait: a writer holds the lock for milliseconds."""
+_EVERY_SECONDS = 0.02
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a folder; gives whether it is held, which it is not where the file system has no locks.
+
+    Raises
+    ------
+    OSError
+        When the folder cannot be opened, or another process does not let go.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        held = _lock(descriptor)
+        try:
+            yield held
+        finally:
+            if held:
+                # A child that was forked meanwhile has the descriptor too.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    end = clocks.monotonic() + _SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if clocks.monotonic() > end:
+                raise OSError(errno.EBUSY, f"another process has locked the file for {_SECONDS} s") from None
+            clocks.sleep(_EVERY_SECONDS)
+        except OSError:
+            return False
+
+
+# Where the baseline of a test lies.
+#
+#     <folder>/<key>/<test file without .py>/<Class>.<test>[<params>].json
+#     <folder>/<key>/<test file without .py>/<Class>.<test>[<params>].trace.json.gz
+#     <folder>/<key>/<test file without .py>/<Class>.<test>[<params>].<call>.trace.json.gz
+#
+# Names must hold on every file system that a checkout may be on, and the path must follow from the node id
+# alone, whatever other files exist. The rules:
+#
+# - ASCII letters, digits and `_ - . [ ] = , +` stay; every other byte of the UTF-8 form is percent-escaped,
+#   and so is a dot that is not ours: in a folder, or in the name of a class, test or call (in parameters and
+#   inside a key it stays). The folder of a test file that does not end in `.py` ends in `%`.
+# - A name that Windows reserves up to its first dot (`con`, `aux`, `com1`, ...) has its first character escaped.
+# - An upper-case ASCII letter in the node id, the key or the call puts `~` and 16 digits of its SHA-256 behind
+#   the name, since a file system may fold case: two that differ in case alone differ in that.
+# - A name that is too long with the longest suffix is cut, and has the digest too.
+#
+# Different node ids therefore have different paths, even when compared without case.
+
+
+RECORD_SUFFIX = ".json"
+TRACE_SUFFIX = ".trace.json.gz"
+NAME_BYTES = 255
+"""Longest name that common file systems take."""
+_CALL_BYTES = 64
+"""Longest name of a call, with its dot."""
+_STEM_BYTES = NAME_BYTES - len(TRACE_SUFFIX) - _CALL_BYTES
+_DIGEST_DIGITS = 16
+_KEPT = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-[]=,+")
+_CASED = re.compile(r"[A-Z]")
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)", re.IGNORECASE)
+
+
+def baseline_path(folder: Path, key_slug: str, node_id: str) -> Path:
+    """The file of a test's baseline under a key, below the baseline folder.
+
+    >>> baseline_path(Path("baselines"), "cpu", "tests/test_gpt.py::test_step[bf16-a/b]").as_posix()
+    'baselines/cpu/tests/test_gpt/test_step[bf16-a%2Fb].json'
+
+    Raises
+    ------
+    ValueError
+        When this is not the node id of a test in a file.
+    """
+    file, found, rest = node_id.partition("::")
+    if not found or not file or not rest:
+        raise ValueError(f"{node_id!r} is not the node id of a test")
+    python = file.endswith(".py")
+    folders = [_limited(_escaped(part), part) for part in file.removesuffix(".py").split("/")]
+    if not python:
+        folders[-1] += "%"
+    names, bracket, params = rest.partition("[")
+    stem = ".".join(map(_escaped, names.split("::")))
+    if bracket:
+        stem += bracket + _escaped(params, also=b".")
+    name = _limited(stem, node_id, _STEM_BYTES, folded=True) + RECORD_SUFFIX
+    return key_folder(folder, key_slug).joinpath(*folders, name)
+
+
+def key_folder(folder: Path, key_slug: str) -> Path:
+    """The folder of all baselines of a key."""
+    dots = b"." if key_slug == key_slug.strip(".") else b""
+    return folder / _limited(_escaped(key_slug, also=dots), key_slug, folded=True)
+
+
+def exemplar_path(record: Path, call: str) -> Path:
+    """The file of a call's exemplar trace, beside the record at `record`; the unnamed call is "".
+
+    >>> exemplar_path(Path("test_step.json"), "forward").name
+    'test_step.forward.trace.json.gz'
+    """
+    named = "." + _limited(_escaped(call), call, _CALL_BYTES - 1, folded=True) if call else ""
+    return record.with_name(_stem(record) + named + TRACE_SUFFIX)
+
+
+def may_be_exemplar(name: str, record: Path) -> bool:
+    """Whether a file's name is that of an exemplar of the record at `record`, for some call."""
+    return re.fullmatch(rf"{re.escape(_stem(record))}(\.[^.]+)?{re.escape(TRACE_SUFFIX)}", name) is not None
+
+
+def record_of(exemplar: PurePath) -> str:
+    """Name of the record whose unnamed call an exemplar would be of."""
+    return exemplar.name.removesuffix(TRACE_SUFFIX) + RECORD_SUFFIX
+
+
+def _stem(record: Path) -> str:
+    return record.name.removesuffix(RECORD_SUFFIX)
+
+
+def _escaped(text: str, also: bytes = b"") -> str:
+    """Percent-escape; a name cannot be empty, "." or "..", and two names never give the same."""
+    kept = _KEPT | set(also)
+    data = text.encode("utf-8", "surrogatepass")
+    return "".join(chr(byte) if byte in kept else f"%{byte:02X}" for byte in data) or "%"
+
+
+def _limited(name: str, whole: str, most: int = NAME_BYTES - 1, *, folded: bool = False) -> str:
+    """A name that no file system refuses; where it is cut, or case tells it apart, with the digest of `whole`."""
+    if _RESERVED.match(name):
+        name = f"%{ord(name[0]):02X}{name[1:]}"
+    if len(name) <= most and not (folded and _CASED.search(whole)):
+        return name
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_DIGITS]
+    return f"{name[: most - _DIGEST_DIGITS - 1]}~{digest}"
+
+
+# The little of a record that lists and estimates need, without decoding the rest: for projects with many baselines.
+
+
+class OutlinedOccasion(msgspec.Struct, frozen=True):
+    """When and how long processes ran."""
+
+    repeats: int
+    date: str
+    commit: str | None = None
+    seconds: float | None = None
+
+
+class OutlinedSeries(msgspec.Struct, frozen=True):
+    """The values of a metric."""
+
+    unit: str
+    values: list[float]
+
+
+class OutlinedCall(msgspec.Struct, frozen=True):
+    """The metrics of a call."""
+
+    name: str
+    metrics: dict[str, OutlinedSeries]
+
+
+class _Key(msgspec.Struct, frozen=True):
+    slug: str
+
+
+class Times(msgspec.Struct, frozen=True):
+    """The occasions of a record, and nothing else."""
+
+    schema: int
+    test: str
+    occasions: list[OutlinedOccasion]
+
+
+class Outline(Times, frozen=True):
+    """A record without its rows and its code."""
+
+    key: _Key
+    calls: list[OutlinedCall]
+    note: str | None = None
+
+
+_T = TypeVar("_T", bound=Times)
+_TIMES = msgspec.json.Decoder(Times)
+_OUTLINE = msgspec.json.Decoder(Outline)
+
+
+def times(data: bytes) -> Times:
+    """The occasions of a record.
+
+    Raises
+    ------
+    RecordError
+        When this is not the file of a record. Other parts are not checked: `text.parse` does that.
+    """
+    return _decoded(_TIMES, data)
+
+
+def outline(data: bytes) -> Outline:
+    """The outline of a record; errors as of `times`."""
+    found = _decoded(_OUTLINE, data)
+    if not any(call.metrics for call in found.calls):
+        raise RecordError("contains no measurement")
+    return found
+
+
+def _decoded(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
+    try:
+        found = decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RecordError(f"is malformed ({error})") from error
+    check_schema(found.schema, SCHEMA)
+    if not found.occasions:
+        raise RecordError("has no occasion")
+    return found
+
+
+# The baselines of a project as files: loading and saving.
+#
+# Saving changes only the files of one test with one machine ID, atomically.
+
 
 _RECORD_AGAIN = "restore the file from git, or record the baseline again with pytest --perf-update=all"
 _ELSEWHERE = "make this path writable, or choose another directory with --perf-dir"
@@ -66,13 +308,13 @@ class Store:
             When this is not the node id of a test in a file.
         """
         try:
-            return layout.baseline_path(self.base, slug, node_id)
+            return baseline_path(self.base, slug, node_id)
         except ValueError as error:
             raise BaselineError(visible(str(error))) from None
 
     def key_folder(self, slug: str) -> Path:
         """The folder of all baselines under a key."""
-        return layout.key_folder(self.base, slug)
+        return key_folder(self.base, slug)
 
     def load(self, node_id: str, slug: str) -> Record | None:
         """The baseline of a test under a key, `None` when there is none.
@@ -92,7 +334,7 @@ class Store:
         BaselineError
             As `load` does.
         """
-        mine = layout.key_folder(self.base, slug)
+        mine = key_folder(self.base, slug)
         inside = self.path(node_id, slug).relative_to(mine)
         with self._acting("read", self.base):
             folders = sorted(self.base.iterdir()) if self.base.is_dir() else []
@@ -114,10 +356,10 @@ class Store:
     def _repeat_seconds(self, node_id: str, folders: Sequence[str]) -> float | None:
         known: list[tuple[str, float]] = []
         with contextlib.suppress(ValueError):
-            inside = str(layout.baseline_path(Path(), "x", node_id)).removeprefix(f"x{os.sep}")
+            inside = str(baseline_path(Path(), "x", node_id)).removeprefix(f"x{os.sep}")
             for folder in folders:
                 with contextlib.suppress(OSError, RecordError):
-                    found = outline.times(untrusted_files.read_bytes(f"{folder}{os.sep}{inside}", text.LIMIT))
+                    found = times(untrusted_files.read_bytes(f"{folder}{os.sep}{inside}", text.LIMIT))
                     if found.test == node_id:
                         known += [(each.date, each.seconds) for each in found.occasions if each.seconds]
         return max(known)[1] if known else None
@@ -137,7 +379,7 @@ class Store:
         found: dict[str, Path] = {}
         others: list[Path] = []
         for call in record.calls if record is not None else ():
-            file = layout.exemplar_path(path, call.name)
+            file = exemplar_path(path, call.name)
             if record is not None and file.is_file():
                 if self._is_inside(file) and _is_digest_of(record.exemplars.get(call.name), file):
                     found[call.name] = file
@@ -176,7 +418,7 @@ class Store:
         path = self.path(record.test, record.key.slug)
         self.checked(record)
         digests = {call: hashlib.sha256(trace).hexdigest() for call, trace in exemplars.items()}
-        files = {layout.exemplar_path(path, call): trace for call, trace in exemplars.items()}
+        files = {exemplar_path(path, call): trace for call, trace in exemplars.items()}
         with self._acting("written", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with locked(path.parent) as alone:
@@ -345,8 +587,8 @@ def _exemplars_beside(record: Path) -> list[Path]:
     return [
         file
         for file in sorted(record.parent.iterdir())
-        if layout.may_be_exemplar(file.name, record)
-        and (layout.record_of(file) == record.name or not (record.parent / layout.record_of(file)).exists())
+        if may_be_exemplar(file.name, record)
+        and (record_of(file) == record.name or not (record.parent / record_of(file)).exists())
     ]
 
 

@@ -1,10 +1,4 @@
-"""Finds the baseline commit: the one with the code that the baseline was recorded with.
-
-A baseline is recorded before the commit that contains it, so the commit named in it is only its parent, without the
-recorded change. The content of the files that its test loaded or read decides: a commit that has them has the
-baseline's code, whatever else it changes. So baselines keep their commit across squash merges, rebases and merges of
-other pull requests.
-"""
+"""Finds the commit with the code that a baseline was recorded with, and whether today's code is the same."""
 
 from __future__ import annotations
 
@@ -12,12 +6,27 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from pytest_perfdl.baseline.code import contents, present
+from pytest_perfdl.baseline.code import contents, installed, present
 from pytest_perfdl.model.record import SHORT_HASH, Record
 from pytest_perfdl.model.units import some
 from pytest_perfdl.system.git import LOG_SECONDS, git, modified, read, top_of, tree_of_commit, trouble
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_perfdl.model.record import MeasurementPlan, Record, Scalar
+
+
+# Finds the baseline commit: the one with the code that the baseline was recorded with.
+#
+# A baseline is recorded before the commit that contains it, so the commit named in it is only its parent, without the
+# recorded change. The content of the files that its test loaded or read decides: a commit that has them has the
+# baseline's code, whatever else it changes. So baselines keep their commit across squash merges, rebases and merges of
+# other pull requests.
+
 
 _EARLIER = 10
 """How many earlier changes of a baseline's file are looked at."""
@@ -304,3 +313,49 @@ def _by_file(base: Record, path: Path, root: Path) -> Iterator[str]:
             if commit not in seen:
                 seen.add(commit)
                 yield commit
+
+
+# Checks whether a test would run exactly the code of its baseline, in the same environment.
+
+
+def difference(
+    base: Record, top: Path, test: Path, *, test_hash: str, plan: MeasurementPlan, context: Mapping[str, Scalar]
+) -> str:
+    """What is, or may be, other than when a baseline was recorded, in words; empty where everything is the same.
+
+    The files that the test loaded or read then decide which others it loads and reads now, but for `conftest.py` files,
+    which pytest finds by itself.
+
+    Parameters
+    ----------
+    base
+        The baseline, under this machine's key.
+    top, test
+        Top of the repository, and the test's file.
+    test_hash, plan, context
+        Of the test and its process as they are now; how many steps are taken does not matter.
+    """
+    code = base.code
+    if code is None:
+        return "the baseline does not contain hashes of the recorded code"
+    if not code.is_complete:
+        ignored = f" ({some(code.ignored)})" if code.ignored else ""
+        return f"the test used files without a hash in the baseline{ignored}"
+    if base.test_hash != test_hash:
+        return "the test changed"
+    if (base.plan.threads, base.plan.seed) != (plan.threads, plan.seed):
+        return "threads or seed changed"
+    if changed := sorted(name for name in {*base.context, *context} if base.context.get(name) != context.get(name)):
+        return f"the environment changed ({some(changed)})"
+    if changed := [name for name, version in code.packages.items() if installed(name) != version]:
+        return f"packages changed ({some(changed)})"
+    now = present(top, code.files)
+    if changed := [name for name, content in code.files.items() if now.get(name) != content]:
+        return f"files changed ({some(changed)})"
+    if not test.resolve().is_relative_to(top):
+        return "the test's file is outside the repository"
+    inside = PurePosixPath(test.resolve().relative_to(top).as_posix())
+    conftests = [str(folder / "conftest.py") for folder in inside.parents]
+    if added := [name for name in conftests if name not in code.files and (top / name).is_file()]:
+        return f"files were added ({some(added)})"
+    return ""

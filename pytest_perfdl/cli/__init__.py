@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_perfdl.system.signals import INTERRUPTED
+from pytest_perfdl.system.processes import INTERRUPTED
 
 if TYPE_CHECKING:
     import argparse

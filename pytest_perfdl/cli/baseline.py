@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.baseline import text
-from pytest_perfdl.baseline.files import Store, advised
-from pytest_perfdl.baseline.layout import RECORD_SUFFIX, TRACE_SUFFIX, exemplar_path
+from pytest_perfdl.baseline.files import RECORD_SUFFIX, TRACE_SUFFIX, Store, advised, exemplar_path
 from pytest_perfdl.cli.common import baselines, say, shown
 from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.machine.constants import FILE as MACHINE_FILE

@@ -23,7 +23,7 @@ from pytest_perfdl import __version__
 from pytest_perfdl.cli.common import print_json, say, say_progress, seconds_above_0, shown, width
 from pytest_perfdl.cli.project import find_project
 from pytest_perfdl.model.errors import CommandError, PerfdlError
-from pytest_perfdl.system.signals import INTERRUPTED
+from pytest_perfdl.system.processes import INTERRUPTED
 
 if TYPE_CHECKING:
     from pytest_perfdl.runs.bisect.child import Suite
@@ -97,12 +97,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Search, then print what was found."""
     if arguments.environments:
         return _between_environments(arguments)
-    from pytest_perfdl.runs.bisect import child, pytest_run
+    from pytest_perfdl.runs.bisect import child
     from pytest_perfdl.runs.bisect.answers import to_json
     from pytest_perfdl.runs.bisect.campaign import CommitSearch
     from pytest_perfdl.runs.bisect.history import undone
     from pytest_perfdl.runs.bisect.measurements import Measurement
-    from pytest_perfdl.runs.bisect.prior import prior_of
+    from pytest_perfdl.runs.bisect.posterior import prior_of
     from pytest_perfdl.runs.bisect.search import Options
     from pytest_perfdl.runs.log import Log
     from pytest_perfdl.system import folders
@@ -146,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
             answer = search.run()
             if arguments.out is not None and answer.comparison is not None:
                 request = answer.comparison.request
-                page_file = pytest_run.report_folder(reports, request) / "index.html"
+                page_file = child.report_folder(reports, request) / "index.html"
                 if not page_file.is_file():
                     say_progress("measuring the commit against its parent again, for the report\n")
                     measure.measure(request, answer.metric, arguments.limit)
@@ -169,10 +169,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _between_environments(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.runs.bisect.answers import to_json
+    from pytest_perfdl.runs.bisect.child import MixtureChild, report_folder
     from pytest_perfdl.runs.bisect.environments import EnvironmentSearch
-    from pytest_perfdl.runs.bisect.mixture_child import MixtureChild
     from pytest_perfdl.runs.bisect.mixtures import Environments
-    from pytest_perfdl.runs.bisect.pytest_run import report_folder
     from pytest_perfdl.runs.bisect.search import Options
     from pytest_perfdl.system import folders
     from pytest_perfdl.workers.interpreter import check_version, describe
@@ -284,8 +283,7 @@ def _value(values: Mapping[str, Any], key: str) -> str:
 def _log(arguments: argparse.Namespace, suite: Suite, tests: Path) -> tuple[Path, dict[str, Any]]:
     """The file of the search, and what makes its measurements interchangeable."""
     from pytest_perfdl.runs.bisect.history import working_tree_state
-    from pytest_perfdl.workers.checkout import common_folder
-    from pytest_perfdl.workers.kept_checkouts import environment
+    from pytest_perfdl.workers.checkout import common_folder, environment
 
     history = suite.history
     contents = hashlib.sha256()

@@ -67,9 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _base(arguments: argparse.Namespace) -> int:
-    from pytest_perfdl.ci import base, job
+    from pytest_perfdl.ci import job
 
-    found = base.find(Path.cwd(), job.Base("revision", arguments.ref) if arguments.ref else job.base())
+    found = job.find(Path.cwd(), job.Base("revision", arguments.ref) if arguments.ref else job.base())
     say(f"compare with {found.commit[:12]}: {found.why}", error=True)
     say(found.commit)
     return 0
@@ -118,7 +118,7 @@ def _comment(arguments: argparse.Namespace) -> int:
 
 def _post(arguments: argparse.Namespace, repository: str, token: str, body: str) -> int:
     from pytest_perfdl.ci import comment, job
-    from pytest_perfdl.ci.api import DEFAULT_URL, Api
+    from pytest_perfdl.ci.comment import DEFAULT_URL, Api
 
     api = Api((os.environ.get("GITHUB_API_URL") or DEFAULT_URL).rstrip("/"), token)
     told = job.event()

@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _limits(arguments: argparse.Namespace) -> int:
     """Measure the limits alone, as a run that writes a first baseline does."""
-    from pytest_perfdl.measure.replay import has_device, prepare
+    from pytest_perfdl.measure.calibration import has_device, prepare
     from pytest_perfdl.run.machine_limits import calibrated, location
 
     if arguments.device and not has_device():

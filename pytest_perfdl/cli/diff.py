@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.cli.common import print_json, say, width
 from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
 from pytest_perfdl.cli.project import add_dir, store
-from pytest_perfdl.cli.step_name import add_step_name
+from pytest_perfdl.cli.traces import add_step_name
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.cli.diff_inputs import LoadedSide, Sides
     from pytest_perfdl.diff import Diff
-    from pytest_perfdl.diff.changes import MachineUse
     from pytest_perfdl.diff.matching.names import Rules
+    from pytest_perfdl.diff.side import MachineUse
     from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.results.verdict import FailOn
     from pytest_perfdl.trace import Trace
@@ -224,10 +224,10 @@ def _compared(base: LoadedSide, new: LoadedSide, rules: Rules, peaks: Peaks | No
 
 def _use(found: Diff, base: Trace, new: Trace, peaks: Peaks | None) -> MachineUse:
     """How well the steps of two traces use the machine, against the limits of one."""
-    from pytest_perfdl.analysis.account.step_account import profile_tables
+    from pytest_perfdl.analysis.account.accounts import profile_tables
     from pytest_perfdl.analysis.efficiency.roofline import peaks_of, step_work
     from pytest_perfdl.analysis.overview.summary import trace_utilization
-    from pytest_perfdl.diff.changes import MachineUse
+    from pytest_perfdl.diff.side import MachineUse
     from pytest_perfdl.judge.work import StepWork, operator_sides, work_change
 
     peaks = peaks or peaks_of(base) or peaks_of(new)

@@ -17,14 +17,13 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.parts import StepParts, step_parts
 from pytest_perfdl.analysis.events.device_record import devices_of
+from pytest_perfdl.analysis.events.intervals import LEAST_STEPS
 from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.step_times import LEAST_STEPS
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.selection import of_group
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.cli.common import recordings_of
-from pytest_perfdl.cli.step_name import with_step_name
-from pytest_perfdl.cli.traces import Folder, recordings_in
+from pytest_perfdl.cli.traces import Folder, recordings_in, with_step_name
 from pytest_perfdl.diff import Origin, Side, of_breakdown, of_call, of_damage, of_traces
 from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files as bounded
@@ -38,8 +37,8 @@ from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.system.git import commit_of, content, names, top_of, trouble
 from pytest_perfdl.trace import Trace, read
 from pytest_perfdl.trace.annotations import step_annotations
-from pytest_perfdl.trace.contents import refusal_of
 from pytest_perfdl.trace.formats import BASELINE, OBJECT, RUN
+from pytest_perfdl.trace.reader import refusal_of
 
 _HEAD = 4096
 """Bytes at the beginning of a file in which a record's first bracket is."""

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the text; always 0."""
-    from pytest_perfdl.report.csv import to_csv
+    from pytest_perfdl.report.exports import to_csv
     from pytest_perfdl.report.files import write_files
     from pytest_perfdl.results.run_file import read_run
 
@@ -51,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_parquet(measured: Run, out: Path | None) -> int:
+    from pytest_perfdl.report.exports import to_parquet
     from pytest_perfdl.report.files import write_files
-    from pytest_perfdl.report.parquet import to_parquet
 
     if out is None:
         raise CommandError("--format parquet is not text: name the file with --out FILE")

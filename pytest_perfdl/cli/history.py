@@ -15,8 +15,8 @@ from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.model.errors import CommandError
 
 if TYPE_CHECKING:
-    from pytest_perfdl.results.history import TestHistory
-    from pytest_perfdl.runs.history.run_files import Skip
+    from pytest_perfdl.results.curve import TestHistory
+    from pytest_perfdl.runs.run_files import Skip
 
 STDOUT = "-"
 
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the histories; 3 when there is none."""
-    from pytest_perfdl.report.history.terminal import BLOCKS, page
+    from pytest_perfdl.report.history import BLOCKS, page
 
     if arguments.json and arguments.csv == STDOUT:
         raise CommandError("--json and --csv - both print to standard output: write the CSV to a file")
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 3
     _write(arguments, found)
     if arguments.json:
-        from pytest_perfdl.report.history.json import to_json
+        from pytest_perfdl.report.history import to_json
 
         print_json(to_json(found, skipped))
     elif arguments.csv != STDOUT:
@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _found(arguments: argparse.Namespace, skip: Skip) -> tuple[TestHistory, ...]:
-    from pytest_perfdl.runs.history import committed, run_files
-    from pytest_perfdl.runs.history.assemble import histories
+    from pytest_perfdl.runs import history, run_files
+    from pytest_perfdl.runs.history import histories
     from pytest_perfdl.system.remote import is_url
 
     if arguments.runs:
@@ -82,7 +82,7 @@ def _found(arguments: argparse.Namespace, skip: Skip) -> tuple[TestHistory, ...]
         raise CommandError(f"{arguments.test} is no test: name run files with perfdl history --runs PLACE")
     else:
         project = store(arguments)
-        measured = committed.measurements(project.root, project.folder, skip)
+        measured = history.measurements(project.root, project.folder, skip)
     return histories(measured, arguments.test, arguments.metric)
 
 
@@ -102,7 +102,7 @@ def _write(arguments: argparse.Namespace, found: tuple[TestHistory, ...]) -> Non
     from pytest_perfdl.report.files import write_files
 
     if arguments.csv is not None:
-        from pytest_perfdl.report.history.csv import to_csv
+        from pytest_perfdl.report.history import to_csv
 
         if arguments.csv == STDOUT:
             say(to_csv(found), end="")
@@ -110,7 +110,7 @@ def _write(arguments: argparse.Namespace, found: tuple[TestHistory, ...]) -> Non
             write_files({Path(arguments.csv): to_csv(found).encode("utf-8")})
             say(f"wrote {arguments.csv}", error=True)
     if arguments.html is not None:
-        from pytest_perfdl.report.history.html import write_page
+        from pytest_perfdl.report.history import write_page
 
         write_page(arguments.html, found)
         say(f"wrote {arguments.html}", error=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pytest_perfdl.baseline.outline import Outline
+from pytest_perfdl.baseline.files import Outline
 from pytest_perfdl.cli.common import outlines, say, shown, width
 from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.judge.log_ratios import mean

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_perfdl.analysis.account.peak import trace_accounts
 from pytest_perfdl.analysis.account.snapshot_peak import snapshot_accounts
-from pytest_perfdl.analysis.account.trace_peak import trace_accounts
 from pytest_perfdl.cli.common import one_run
 from pytest_perfdl.diff.memory import peak_causes
 from pytest_perfdl.model.errors import CommandError, NotATrace, TraceError
@@ -15,9 +15,9 @@ from pytest_perfdl.model.memory import MemoryAccount, MemoryChange
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.trace import read
-from pytest_perfdl.trace.contents import refusal_of
 from pytest_perfdl.trace.formats import OBJECT, PICKLE, RUN
 from pytest_perfdl.trace.memory_snapshot import read_snapshot
+from pytest_perfdl.trace.reader import refusal_of
 
 _SNAPSHOTS = (".pickle", ".pkl")
 

@@ -20,22 +20,26 @@ from pytest_perfdl.model.units import duration, format_percent, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
 from pytest_perfdl.runs.log import Log
-from pytest_perfdl.runs.qualify.campaign import expected_seconds, next_run, runs_left, seconds_left
-from pytest_perfdl.runs.qualify.child import run_suite
-from pytest_perfdl.runs.qualify.outcomes import Outcome, log
-from pytest_perfdl.runs.qualify.summary import (
+from pytest_perfdl.runs.qualify import (
     FOUND,
     NOISE,
     TOGETHER,
     DetectionLimit,
+    Outcome,
     Summary,
     Tally,
+    expected_seconds,
     ini_lines,
+    log,
+    next_run,
+    run_suite,
+    runs_left,
+    seconds_left,
     summarize,
 )
-from pytest_perfdl.stats.bounds import Rate
+from pytest_perfdl.stats.quantiles import Rate
 from pytest_perfdl.system import clocks
-from pytest_perfdl.system.signals import INTERRUPTED
+from pytest_perfdl.system.processes import INTERRUPTED
 
 _OURS = (
     *("--perf-update", "--perf-inject", "--perf-isolate", "--no-perf"),

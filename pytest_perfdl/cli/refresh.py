@@ -24,7 +24,7 @@ from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
-    from pytest_perfdl.runs.refresh.decision import Decision
+    from pytest_perfdl.runs.refresh import Decision
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the baselines that are adopted; 3 when the runs measured nothing."""
-    from pytest_perfdl.runs.refresh.decision import decide
+    from pytest_perfdl.runs.refresh import decide
 
     note, store = note_of(arguments), baselines_of(arguments)
     found = _measured(arguments.runs, arguments.k)
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             _write(store, decision, stored, pictures)
     decisions = [decision for decision, _ in decided]
     if arguments.json:
-        from pytest_perfdl.runs.refresh.json import to_json
+        from pytest_perfdl.runs.refresh import to_json
 
         print_json(to_json(decisions, lambda decision: _file(decision, store), _command))
     else:
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _measured(paths: Sequence[Path], text: str) -> dict[tuple[str, str], list[Any]]:
     """The measurements of every test in the run files."""
     from pytest_perfdl.results.run_file import read_run
-    from pytest_perfdl.runs.refresh.measured import of_runs
+    from pytest_perfdl.runs.refresh import of_runs
 
     found = of_runs([(path, read_run(path)) for path in paths])
     return {key: runs for key, runs in found.items() if text in key[0]}

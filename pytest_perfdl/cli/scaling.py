@@ -147,14 +147,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
+    from pytest_perfdl.report import scaling
+    from pytest_perfdl.report import scaling as data
     from pytest_perfdl.report.files import write_files
-    from pytest_perfdl.report.scaling import json as data
-    from pytest_perfdl.report.scaling import terminal
     from pytest_perfdl.scaling import choose
 
     points, parts = _measured(arguments)
     choice = choose(points)
-    text = data.dump(data.fitted(choice, parts))
+    text = data.dump(data.fitted_json(choice, parts))
     if arguments.save is not None:
         write_files({arguments.save: text.encode()})
     if arguments.json:
@@ -162,17 +162,17 @@ def _fit(arguments: argparse.Namespace) -> int:
             say(f"perfdl scaling: warning: {visible(warning)}", error=True)
         say_json(text)
     else:
-        say(terminal.fitted(choice, width()))
+        say(scaling.fitted(choice, width()))
         if parts is not None:
-            say(f"\n{terminal.parts(parts, width())}")
+            say(f"\n{scaling.parts(parts, width())}")
         if arguments.save is not None:
             say(f"wrote {arguments.save}")
     return 0
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    from pytest_perfdl.report.scaling import json as data
-    from pytest_perfdl.report.scaling import terminal
+    from pytest_perfdl.report import scaling
+    from pytest_perfdl.report import scaling as data
     from pytest_perfdl.scaling import PROCESSORS, predict
     from pytest_perfdl.scaling.planning import epoch, next_measurement, speed_up
 
@@ -192,9 +192,9 @@ def _predict(arguments: argparse.Namespace) -> int:
     steps = _steps(arguments, points, at)
     cost = None if steps is None else epoch(found, steps, arguments.price)
     if arguments.json:
-        say_json(data.dump(data.predicted(fit, at, found, curves, following, cost)))
+        say_json(data.dump(data.predicted_json(fit, at, found, curves, following, cost)))
     else:
-        say(terminal.predicted(fit, at, found, curves, following, cost, width()))
+        say(scaling.predicted(fit, at, found, curves, following, cost, width()))
     return 0
 
 
@@ -202,7 +202,7 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
     import numpy as np
 
     from pytest_perfdl.report.files import write_files
-    from pytest_perfdl.report.scaling.plot import PlottedLine, plot
+    from pytest_perfdl.report.scaling import PlottedLine, plot
 
     if not curves:
         raise CommandError("--plot needs a factor to plot: add --along FACTOR")

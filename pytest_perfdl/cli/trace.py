@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import print_json, recordings_of, rewrite, say, width
 from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
-from pytest_perfdl.cli.step_name import add_step_name, with_step_name
+from pytest_perfdl.cli.traces import add_step_name, with_step_name
 from pytest_perfdl.model.errors import CommandError, TraceError
 from pytest_perfdl.model.selection import HELP, parse
 from pytest_perfdl.model.visible import visible
@@ -150,7 +150,7 @@ def _ranks(
     from pytest_perfdl.analysis.overview.selection import select
     from pytest_perfdl.analysis.ranks import compare
     from pytest_perfdl.analysis.ranks.compare import numbered
-    from pytest_perfdl.cli.trace_processes import in_processes, read_in_processes, read_ranks
+    from pytest_perfdl.cli.traces import in_processes, read_in_processes, read_ranks
 
     one = partial(read_ranks, selection=selection, peaks=peaks, step_name=step_name)
     processes = in_processes(files)

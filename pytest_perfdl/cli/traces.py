@@ -1,20 +1,110 @@
-"""The traces that a command is given: files, and what is a trace in a folder; everything else in it is named."""
+"""The traces that a command is given: which files, which annotations are steps, and many of them read at once."""
 
 from __future__ import annotations
 
+import argparse
+import multiprocessing
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import recordings_of, say
-from pytest_perfdl.cli.step_name import with_step_name
-from pytest_perfdl.model.errors import CommandError, NotATrace, TraceError
+from pytest_perfdl.cli.common import recordings_of, rewrite, say
+from pytest_perfdl.model.errors import CommandError, NotATrace, PerfdlError, SelectionError, TraceError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.trace import Trace
-from pytest_perfdl.trace.contents import nothing_in, refusal_of
+from pytest_perfdl.trace.reader import nothing_in, refusal_of
 from pytest_perfdl.trace.recordings import several
+
+if TYPE_CHECKING:
+    from pytest_perfdl.analysis.overview.summary import TraceSummary
+    from pytest_perfdl.analysis.ranks import RankActivity
+    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.model.selection import Selection
+
+
+# `--step-name`: annotations that are the steps, in place of `ProfilerStep#N`.
+
+
+_LISTED = 8
+"""Names of annotations that an error lists."""
+_LONGEST = 60
+
+
+def add_step_name(parser: argparse.ArgumentParser) -> None:
+    """Declare the option."""
+    parser.add_argument(
+        "--step-name",
+        metavar="REGEX",
+        type=_pattern,
+        help="the steps are the annotations (record_function) whose whole name matches REGEX, such as 'execute_.*', "
+        "instead of ProfilerStep#N; steps for which the groups of REGEX capture different text are different kinds of "
+        "steps, which are not mixed",
+    )
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from None
+
+
+def with_step_name(traces: Sequence[Trace], pattern: re.Pattern[str] | None) -> tuple[Trace, ...]:
+    """The traces with the annotations that are their steps.
+
+    Raises
+    ------
+    CommandError
+        When a trace has none.
+    """
+    from pytest_perfdl.trace.annotations import step_annotations
+
+    if pattern is None:
+        return tuple(traces)
+    found = tuple(replace(trace, step_name=pattern) for trace in traces)
+    for trace in found:
+        if not len(step_annotations(trace)[0]):
+            raise CommandError(
+                f"--step-name {pattern.pattern!r}: no annotation of {trace.source} has a name that matches as a whole; "
+                f"{_listed(trace)}"
+            )
+    return found
+
+
+def _listed(trace: Trace) -> str:
+    """Which annotations there are, the most frequent first."""
+    from pytest_perfdl.trace.annotations import NUMBER
+    from pytest_perfdl.trace.model import Category
+
+    rows = trace.rows(Category.USER_ANNOTATION)
+    counts = Counter[str]()
+    shown: dict[str, str] = {}
+    for name, count in Counter(trace.name[rows].tolist()).items():
+        # Names that differ in numbers only are one.
+        key = NUMBER.sub("#", trace.names[name])
+        counts[key] += count
+        shown.setdefault(key, trace.names[name])
+    parts = [f"{shown[key][:_LONGEST]!r} ({count:,})" for key, count in counts.most_common(_LISTED)]
+    if not parts:
+        return "it has no annotations"
+    more = f", and {plural(len(counts) - _LISTED, 'other name')}" if len(counts) > _LISTED else ""
+    return f"its annotations are {', '.join(parts)}{more}"
+
+
+# The traces that a command is given: files, and what is a trace in a folder; everything else in it is named.
+
 
 _NAMED = 8
 """Files that are named one by one."""
@@ -106,3 +196,187 @@ def recordings_in(trace: Trace, *, memory: bool = False, step_name: re.Pattern[s
     if len(found) > 1:
         say(visible(f"{several(trace, found)}: read as ranks"), error=True)
     return with_step_name(found, step_name)
+
+
+# Many traces read at once, each in a process of its own that hands back what is said of it, not the trace.
+
+
+WORTH = 32 * 2**20
+"""Bytes of text of all files from which processes of their own are worth their start."""
+
+PROCESS_BYTES = 160 * 2**20
+"""What a process takes before it has read anything."""
+
+PER_BYTE = 8
+"""Bytes of memory that reading and analyzing may take per byte of the trace's text; 2 to 3 were measured."""
+
+MEMORY_SHARE = 0.8
+"""Of the free memory, for all processes together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRank:
+    """What is said of one trace: of the selected part."""
+
+    rank: int | None
+    """Its number, as `distributedInfo` says."""
+    activity: RankActivity | None
+    """`None` where nothing is selected in it."""
+    summary: TraceSummary | None
+    problem: str = ""
+    """Why nothing is selected."""
+
+
+def read_ranks(
+    file: str, selection: Selection, peaks: Peaks | None, step_name: re.Pattern[str] | None = None
+) -> list[ReadRank]:
+    """Read one file and say all of its trace, or of the trace of each process in it.
+
+    Raises
+    ------
+    TraceError, CommandError
+        The file cannot be used.
+    """
+    from pytest_perfdl.trace import read
+
+    return [_read_rank(each, selection, peaks) for each in recordings_in(read(file), step_name=step_name)]
+
+
+def _read_rank(whole: Trace, selection: Selection, peaks: Peaks | None) -> ReadRank:
+    from pytest_perfdl.analysis.overview.selection import of_largest_group, select
+    from pytest_perfdl.analysis.overview.summary import summarize
+    from pytest_perfdl.analysis.ranks import activity
+    from pytest_perfdl.analysis.ranks.activity import rank_of
+
+    rank = rank_of(whole)[0]
+    try:
+        trace = select(whole, selection)
+    except SelectionError as error:
+        return ReadRank(rank, None, None, str(error))
+    return ReadRank(rank, activity(of_largest_group(trace)), summarize(trace, peaks))
+
+
+def in_processes(files: Sequence[str]) -> int:
+    """How many processes should read the files; 1 where this one reads them all as fast."""
+    from pytest_perfdl.machine.proc import free_bytes
+
+    sizes = sorted(map(text_bytes, files), reverse=True)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if len(files) < 2 or sum(sizes) < WORTH or cores < 2:
+        return 1
+    free = free_bytes()
+    wanted = PROCESS_BYTES + PER_BYTE * sizes[0]
+    allowed = cores if free is None else int(MEMORY_SHARE * free / wanted)
+    return max(1, min(cores, allowed, len(files)))
+
+
+def text_bytes(file: str) -> int:
+    """Bytes of a trace's text, for gzip as its last bytes say (modulo 4 GiB); 0 for a file that cannot be read."""
+    try:
+        with Path(file).open("rb") as opened:
+            packed = opened.read(2) == b"\x1f\x8b"
+            size = opened.seek(0, os.SEEK_END)
+            if not packed or size < 18:
+                return size
+            opened.seek(-4, os.SEEK_END)
+            return max(int.from_bytes(opened.read(4), "little"), size)
+    except OSError:
+        return 0
+
+
+def read_in_processes(
+    files: Sequence[str], processes: int, read_one: Callable[[str], list[ReadRank]]
+) -> list[list[ReadRank]]:
+    """Read the files, so many at a time, in the order of their sizes, the largest first.
+
+    A process reads one file and ends, so that its memory goes back. The first problem ends all of them, and so does an
+    interrupt; none outlives this call.
+
+    Raises
+    ------
+    PerfdlError
+        A file cannot be used, or the process that read it was killed; the message is one line.
+    """
+    context = _context()
+    left = sorted(range(len(files)), key=lambda place: text_bytes(files[place]))
+    running: dict[Connection, tuple[BaseProcess, int]] = {}
+    found: dict[int, list[ReadRank]] = {}
+    shows = sys.stderr.isatty()
+    try:
+        while left or running:
+            while left and len(running) < processes:
+                place = left.pop()
+                receiver, sender = context.Pipe(duplex=False)
+                process: BaseProcess = context.Process(
+                    target=_answer, args=(sender, read_one, files[place]), daemon=True
+                )
+                process.start()
+                sender.close()
+                running[receiver] = process, place
+            for ready in wait(list(running)):
+                assert isinstance(ready, Connection)
+                process, place = running[ready]
+                found[place] = _received(ready, process, files[place])
+                del running[ready]
+                process.join()
+                if shows:
+                    rewrite(f"reading {plural(len(files), 'trace')}: {len(found) / len(files):.0%}")
+    finally:
+        for receiver, (process, _) in running.items():
+            process.terminate()
+            process.join()
+            receiver.close()
+        if shows:
+            rewrite("")
+    return [found[place] for place in range(len(files))]
+
+
+def _context() -> ForkServerContext | SpawnContext:
+    """How processes start: never as copies of this one, whose threads they would not have."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        [__name__, "pytest_perfdl.analysis.overview.summary", "pytest_perfdl.analysis.ranks"]
+    )
+    # Both are `python -c`, which puts the current folder first on `sys.path`: started in this one, they find the
+    # library's modules. The processes that are asked for later go to this process's folder.
+    here = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(os.sep)
+        resource_tracker.ensure_running()
+        forkserver.ensure_running()
+    finally:
+        os.fchdir(here)
+        os.close(here)
+    return context
+
+
+def _received(receiver: Connection, process: BaseProcess, file: str) -> list[ReadRank]:
+    try:
+        answer = receiver.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        how = f"was killed by signal {-code}" if code < 0 else "ended"
+        raise CommandError(
+            f"{file}: the process that read it {how}, perhaps because memory ran out: give fewer files at a time"
+        ) from None
+    finally:
+        receiver.close()
+    if isinstance(answer, list):
+        return answer
+    raise answer
+
+
+def _answer(sender: Connection, read_one: Callable[[str], list[ReadRank]], file: str) -> None:
+    """Read one file and send what is said of it, or what is wrong; an interrupt is for the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        answer: list[ReadRank] | Exception = read_one(file)
+    except PerfdlError as error:
+        answer = type(error)(str(error))
+    except (MemoryError, RecursionError, OverflowError) as error:
+        answer = type(error)(f"{file}: {error}")
+    with suppress(BrokenPipeError), sender:
+        sender.send(answer)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pytest_perfdl.cli.common import say
 from pytest_perfdl.model.errors import CommandError
-from pytest_perfdl.system.signals import INTERRUPTED
+from pytest_perfdl.system.processes import INTERRUPTED
 
 PERFETTO = "https://ui.perfetto.dev"
 PORT = 9001

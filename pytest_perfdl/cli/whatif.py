@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import print_json, say, width
-from pytest_perfdl.cli.step_name import add_step_name
+from pytest_perfdl.cli.traces import add_step_name
 from pytest_perfdl.model.errors import CommandError, SelectionError
 from pytest_perfdl.model.selection import HELP, parse
 from pytest_perfdl.report import layout
@@ -100,13 +100,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace is not None:
         _write(arguments.trace, answers, aside=arguments.json)
     if arguments.json:
-        from pytest_perfdl.report.whatif import ranks
-        from pytest_perfdl.report.whatif.json import to_json
+        from pytest_perfdl.report import whatif
+        from pytest_perfdl.report.whatif import to_json
 
         job = answers.graph.job
-        print_json(to_json(answers) | ({} if job is None else ranks.to_json(job)))
+        print_json(to_json(answers) | ({} if job is None else whatif.ranks_to_json(job)))
     else:
-        from pytest_perfdl.report.whatif.terminal import report
+        from pytest_perfdl.report.whatif import report
 
         say(report(answers, width()))
     return 0
@@ -114,7 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machine: Machine) -> Answers:
     from pytest_perfdl.model.errors import CycleError
-    from pytest_perfdl.report.whatif import Answers, ranks
+    from pytest_perfdl.report import whatif
+    from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.whatif.advice import advise, notes
     from pytest_perfdl.whatif.predict import Base, predict, together
     from pytest_perfdl.whatif.strategy import search
@@ -142,7 +143,7 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
         base,
         predictions,
         advise(context, base),
-        (*doubts, *notes(context, base), *(() if job is None else ranks.notes(job, base.simulation.span_ns))),
+        (*doubts, *notes(context, base), *(() if job is None else whatif.notes(job, base.simulation.span_ns))),
         strategies,
         arguments.devices or 0,
         arithmetic,
@@ -152,7 +153,7 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
 def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, str, Arithmetic | None, Sequence[Note]]:
     """The graph of a trace, or of all ranks, what it is called, what its step computes, and what is wrong with it."""
     from pytest_perfdl.cli.traces import recordings_in, trace_files
-    from pytest_perfdl.report.whatif.ranks import listing
+    from pytest_perfdl.report.whatif import listing
     from pytest_perfdl.trace import read
     from pytest_perfdl.whatif.from_trace.graph import task_graph
     from pytest_perfdl.whatif.from_trace.job import job_graph
@@ -202,7 +203,7 @@ def _doubts(traces: Sequence[Trace]) -> list[Note]:
 
 
 def _arithmetic(trace: Trace, machine: Machine) -> Arithmetic | None:
-    from pytest_perfdl.analysis.account.step_account import profile_tables
+    from pytest_perfdl.analysis.account.accounts import profile_tables
     from pytest_perfdl.analysis.overview.summary import trace_utilization
     from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.report.whatif import Arithmetic
@@ -325,7 +326,7 @@ def _listed() -> str:
 
 
 def _write(path: Path, answers: Answers, *, aside: bool) -> None:
-    from pytest_perfdl.report.whatif.chrome import write_timelines
+    from pytest_perfdl.report.whatif import write_timelines
 
     last = answers.predictions[-1]
     if last.simulation is None:

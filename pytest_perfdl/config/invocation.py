@@ -20,8 +20,7 @@ import pytest
 
 from pytest_perfdl.config.options import FLAGS
 from pytest_perfdl.config.short_names import destinations, long_name, read_ini
-from pytest_perfdl.model.secrets import is_secret_name, without_secrets
-from pytest_perfdl.model.visible import visible
+from pytest_perfdl.model.visible import is_secret_name, visible, without_secrets
 from pytest_perfdl.system.pytest_internals import option_actions, plain_parser
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from pytest_perfdl.config.short_names import long_name, read_ini
 from pytest_perfdl.model.launch import Launch
 from pytest_perfdl.model.metrics import CONTEXT
 from pytest_perfdl.model.record import LoopCount, checked_note
-from pytest_perfdl.model.secrets import without_secrets
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.model.shard import parsed as parsed_shard
 from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.visible import without_secrets
 from pytest_perfdl.system.device_lock import folder_of as lock_folder_of
 from pytest_perfdl.system.files import expanded
 from pytest_perfdl.system.remote import local

@@ -11,10 +11,8 @@ where work overlaps. What they find is in `changes`. Parts are matched by `diff.
 """
 
 from pytest_perfdl.diff.account import AccountLine, Diff, diff
-from pytest_perfdl.diff.bound import Regions, regions
-from pytest_perfdl.diff.causes import causes, likeliest, places, remainder
-from pytest_perfdl.diff.changes import DiffCause
-from pytest_perfdl.diff.side import Origin, Side, of_breakdown, of_call, of_damage, of_traces
+from pytest_perfdl.diff.causes import Regions, causes, likeliest, places, regions, remainder
+from pytest_perfdl.diff.side import DiffCause, Origin, Side, of_breakdown, of_call, of_damage, of_traces
 
 __all__ = [
     "AccountLine",

@@ -16,35 +16,177 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_perfdl.analysis.events.step_times import LEAST_STEPS
-from pytest_perfdl.diff.cause_names import by_name, columns
-from pytest_perfdl.diff.changes import Change, excludes_zero
-from pytest_perfdl.diff.effects import NOTHING, Amount, effects
-from pytest_perfdl.diff.matching.groups import ONE_SIDED, Matching, Weighted
+from pytest_perfdl.analysis.events.intervals import LEAST_STEPS
 from pytest_perfdl.diff.matching.match import match
 from pytest_perfdl.diff.matching.names import NO_RULES
-from pytest_perfdl.diff.side import of_nothing
+from pytest_perfdl.diff.matching.stages import ONE_SIDED, Matching, Weighted
+from pytest_perfdl.diff.side import Change, excludes_zero, of_nothing
 from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from pytest_perfdl.diff.changes import Counterfactual, Key, MachineUse
-    from pytest_perfdl.diff.matching.groups import By, Group
     from pytest_perfdl.diff.matching.names import Rules
-    from pytest_perfdl.diff.side import Origin, Side, Unit
+    from pytest_perfdl.diff.matching.stages import By, Group
+    from pytest_perfdl.diff.side import Change, Counterfactual, Key, MachineUse, Origin, Side, Status, Unit
     from pytest_perfdl.model.step_part import Part
     from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 
     Floats = NDArray[np.float64]
+
+
+# Why the time of a part changed: more calls, slower per call, different inputs, or less overlap.
+#
+# The time that a part costs the step is n * t * x: occurrences, mean duration of one, and the share of it that
+# nothing hides. From (n0, t0, x0) to (n1, t1, x1)
+#
+#     count     (n1 - n0) * t0 * x0
+#     duration  n1 * (t1 - t0) * x0
+#     exposure  n1 * t1 * (x1 - x0)
+#
+# add up to the change exactly. Over parts that are summed (a kernel over all its shapes) the count effect is that
+# of the sum, (N1 - N0) * T0 * X0, and what the parts' count effects have beyond it is the *mix*: more of the expensive
+# ones at the cost of the cheap ones. A group whose members were exchanged for others (fused, split, another
+# kernel for the same operator) has no duration of one thing to compare: its duration effect is mix too.
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Means per step of what stands on one side."""
+
+    count: float
+    busy_ns: float
+    ns: float
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.count + other.count, self.busy_ns + other.busy_ns, self.ns + other.ns)
+
+    @property
+    def each_ns(self) -> float:
+        """Mean duration of one; of what is not counted (idle time) all of it."""
+        return self.busy_ns / (self.count or 1.0)
+
+    @property
+    def exposure(self) -> float:
+        """Share that costs the step; 1 for what has no duration."""
+        return self.ns / self.busy_ns if self.busy_ns else 1.0
+
+
+NOTHING = Amount(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Nanoseconds per step; they add up to the change."""
+
+    count: float = 0.0
+    duration: float = 0.0
+    mix: float = 0.0
+    exposure: float = 0.0
+
+    def __add__(self, other: Effects) -> Effects:
+        return Effects(
+            self.count + other.count,
+            self.duration + other.duration,
+            self.mix + other.mix,
+            self.exposure + other.exposure,
+        )
+
+
+def effects(base: Amount, new: Amount, *, exchanged: bool = False) -> Effects:
+    """Split the change of one part, or of a group whose members were `exchanged`.
+
+    What is new or gone is all count; idle time, which is not counted, all duration.
+    """
+    if not base.count and not new.count:
+        return Effects(duration=new.ns - base.ns)
+    if not base.count or not new.count:
+        return Effects(count=new.ns - base.ns)
+    count = (new.count - base.count) * base.each_ns * base.exposure
+    # Without a duration there is no share of it: then all that is left is exposure, and the sum still holds.
+    duration = new.count * (new.each_ns - base.each_ns) * base.exposure
+    exposure = new.ns - base.ns - count - duration
+    if exchanged:
+        return Effects(mix=count + duration, exposure=exposure)
+    return Effects(count=count, duration=duration, exposure=exposure)
+
+
+def summed(pairs: Iterable[tuple[Amount, Amount, Effects]]) -> Effects:
+    """The effects of several parts taken together: what their counts have beyond the sum's count is mix."""
+    base, new, total = NOTHING, NOTHING, Effects()
+    for before, after, each in pairs:
+        base, new, total = base + before, new + after, total + each
+    if not base.count or not new.count:
+        return total
+    count = (new.count - base.count) * base.each_ns * base.exposure
+    return Effects(count, total.duration, total.mix + total.count - count, total.exposure)
+
+
+# What changes are called: groups of matched parts that have one name are one cause.
+
+
+_LISTED = 3
+"""Members of a group that its name lists."""
+
+
+def by_name(changes: Iterable[Change]) -> dict[Key, list[Change]]:
+    """The changes of each name; what came in one place and changed in another is one cause: its count changed."""
+    apart: dict[Key, list[Change]] = defaultdict(list)
+    for change in changes:
+        apart[change.kind, _name(change), _status(change)].append(change)
+    found: dict[Key, list[Change]] = {}
+    for (kind, name, status), members in apart.items():
+        both = status in ("new", "gone") and (
+            (kind, name, "changed") in apart or {(kind, name, "new"), (kind, name, "gone")} <= apart.keys()
+        )
+        found.setdefault((kind, name, "changed" if both else status), []).extend(members)
+    return found
+
+
+def columns(changes: Iterable[Change], base: Side, new: Side) -> tuple[Floats, Floats]:
+    """Time of these changes in every column of both sides, nanoseconds."""
+    groups = [change.group for change in changes]
+    before = base.ns[[place for group in groups for place in group.base]].sum(axis=0)
+    after = new.ns[[place for group in groups for place in group.new]].sum(axis=0)
+    return np.asarray(before), np.asarray(after)
+
+
+def _name(change: Change) -> str:
+    """What a group is called: its part's name; of an exchange both sides'; of Python, what it ran."""
+    before, after = (tuple(dict.fromkeys(map(_part_name, parts))) for parts in (change.base_parts, change.new_parts))
+    if not before or not after or before == after:
+        return _listed(after or before)
+    if len(before) == len(after) == 1 and change.group.by in ("exact", "name"):
+        return after[0]
+    return f"{_listed(before)} -> {_listed(after)}"
+
+
+def _part_name(part: Part) -> str:
+    return part.function if part.kind == "idle" and part.function else part.name
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def _status(change: Change) -> Status:
+    if not change.base_parts:
+        return "new"
+    if not change.new_parts:
+        return "gone"
+    if change.group.by in ("fused", "split"):
+        return "fused" if change.group.by == "fused" else "split"
+    return "replaced" if change.group.by in ("operator", "aligned") else "changed"
+
 
 DRIFT_MAX = 0.05
 """Largest common factor of all rows that is attributed to machine drift between two recording sessions."""

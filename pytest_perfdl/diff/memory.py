@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_perfdl.analysis.events.source_lines import FRAME
+from pytest_perfdl.analysis.events.origins import FRAME
 from pytest_perfdl.model.memory import (
     OF_PARAMETERS,
     Category,

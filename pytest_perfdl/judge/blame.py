@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.diff.matching.names import NO_RULES
-from pytest_perfdl.judge.counted import same
 from pytest_perfdl.judge.ranks import parts_of_ranks
+from pytest_perfdl.judge.reasons import same
 from pytest_perfdl.model.step_part import common_module, is_inside
 from pytest_perfdl.results.verdict import BreakdownRow, Cause, StepBreakdown
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from pytest_perfdl.analysis.account.parts import StepParts
     from pytest_perfdl.diff import Diff
-    from pytest_perfdl.diff.changes import DiffCause
     from pytest_perfdl.diff.matching.names import Rules
+    from pytest_perfdl.diff.side import DiffCause
     from pytest_perfdl.judge.round_data import Round
     from pytest_perfdl.model.record import Call, Record
 
@@ -162,7 +162,7 @@ def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdow
         Whether to keep the time in each column of the sides: they are paired rounds.
     """
     from pytest_perfdl.diff import causes, remainder
-    from pytest_perfdl.diff.cause_names import columns
+    from pytest_perfdl.diff.account import columns
     from pytest_perfdl.diff.causes import LEAST_SHARE as LEAST_EFFECT
 
     named = causes(of)

@@ -3,19 +3,180 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import reasons, waivers
+from pytest_perfdl.judge import reasons
+from pytest_perfdl.judge.stopping_rule import GateOutcome
+from pytest_perfdl.model.limits import PER_KERNEL, limit_of, limit_words
 from pytest_perfdl.model.metrics import is_utilization
-from pytest_perfdl.results.verdict import worst
+from pytest_perfdl.model.waivers import EVERY, Waiver
+from pytest_perfdl.results.verdict import SLOWER, worst
 from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
-    from pytest_perfdl.model.limits import Budget, Limits
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_perfdl.judge.round_data import Round
+    from pytest_perfdl.judge.stopping_rule import Gate, Spent
+    from pytest_perfdl.model.limits import Budget, Limit, Limits
     from pytest_perfdl.model.record import Series
     from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict
+
+
+# Applies waivers: a metric that is slower than its limit, but within the limit of a waiver, does not fail its test.
+#
+# The metric keeps its verdict and has the waiver beside it; the verdict of the test is then `waived`. Whether the
+# metric is within the limit of the waiver is decided by the statistics that decide about its own limit, on the same
+# values: the metric fails the test only if it would be `regressed` under the waiver's limit. So where an interval
+# contains that limit, the test is waived, as it would be `suspect` or `inconclusive` under a limit of its own. Paired
+# rounds go on until this is decided (`Gate`), or the time budget ends.
+
+
+def phrase(waiver: Waiver) -> str:
+    """What is allowed, by whom, why and until when.
+
+    >>> phrase(Waiver("t.py::test_a", "", "12%", "2026-12-01", "new attention", "ana"))
+    'waived up to 12% until 2026-12-01 by ana: new attention'
+    """
+    return f"waived up to {limit_words(waiver.limit)} until {waiver.until} by {waiver.who}: {waiver.why}"
+
+
+def applied(
+    metric: MetricVerdict, limits: Limits, under: Callable[[Limit], MetricVerdict], *, name: str = ""
+) -> MetricVerdict:
+    """A metric with the waiver that covers it, or with a remark on why that waiver does not apply.
+
+    Parameters
+    ----------
+    metric
+        With its verdict under the test's own limit or budget.
+    limits
+        The test's, with its waivers.
+    under
+        Gives the verdict on the same values under another limit.
+    name
+        Name in waivers, if it is not the metric's own.
+    """
+    if metric.verdict not in SLOWER:
+        return metric
+    waiver = limits.waiver_for(name or metric.name, of_step=metric.of_step)
+    if waiver is None:
+        return _with_expired(metric, limits, name)
+    return _waived(metric, waiver, under(limit_of(waiver)))
+
+
+def _with_expired(metric: MetricVerdict, limits: Limits, name: str = "") -> MetricVerdict:
+    expired = limits.waiver_for(name or metric.name, of_step=metric.of_step, expired=True)
+    if expired is None:
+        return metric
+    return reasons.with_remark(metric, f"the waiver of {expired.who} expired on {expired.until} ({expired.why})")
+
+
+def _waived(metric: MetricVerdict, waiver: Waiver, loose: MetricVerdict) -> MetricVerdict:
+    if loose.verdict == "regressed" or loose.in_every_round:
+        limit = limit_words(waiver.limit)
+        return reasons.with_remark(metric, f"worse than the waiver of {waiver.who} allows ({limit}, {waiver.until})")
+    unsure = "" if loose.verdict not in (*SLOWER, "inconclusive") else " (more than that cannot be excluded)"
+    return reasons.with_remark(replace(metric, waiver=waiver, in_every_round=False), f"{phrase(waiver)}{unsure}")
+
+
+@dataclass(slots=True)
+class WaivedGate:
+    """A `Gate` whose rounds go on, for times that are slower and waived, under the limits of their waivers."""
+
+    gate: Gate
+    """The rule under the test's own limits."""
+    limits: Limits
+    """The test's, with its waivers."""
+    _found: GateOutcome = field(default=GateOutcome(open=True), init=False)
+    """The outcome under the test's own limits, which later rounds do not change."""
+    _second: Gate | None = field(default=None, init=False)
+    """The rule for times with a waiver."""
+
+    def look(self, rounds: Sequence[Round], spent: Spent | None = None) -> GateOutcome:
+        """Decide from the rounds measured so far, as `Gate.look`; to be called after every round."""
+        if self._found.open:
+            self._found = self.gate.look(rounds, spent)
+            if self._found.open:
+                return self._found
+            self._second = self._under_waivers()
+        loose = GateOutcome(open=False) if self._second is None else self._second.look(rounds, spent)
+        return loose if loose.open else GateOutcome(False, self._joined(loose.verdicts))
+
+    def _under_waivers(self) -> Gate | None:
+        held = [
+            replace(each, limit=limit_of(waiver))
+            for each in self.gate.held
+            if self._found.verdicts[each.name].verdict in SLOWER and (waiver := self.limits.waiver_for(each.name))
+        ]
+        # Only what is excluded above a waiver's limit itself is surely within it.
+        return replace(self.gate, held=tuple(held), resolution=0.0) if held else None
+
+    def _joined(self, loose: Mapping[str, MetricVerdict]) -> dict[str, MetricVerdict]:
+        """The verdicts under the test's own limits, with the numbers of all rounds where a waiver needed more."""
+        return {
+            name: applied(
+                _of_all_rounds(metric, loose[name]) if name in loose else metric,
+                self.limits,
+                lambda _, name=name: loose[name],  # type: ignore[misc]
+            )
+            for name, metric in self._found.verdicts.items()
+        }
+
+
+def _of_all_rounds(metric: MetricVerdict, later: MetricVerdict) -> MetricVerdict:
+    """A verdict with the numbers of all rounds, including those after it."""
+    if metric.rounds == later.rounds or later.effect is None:
+        return metric
+    scale = later.effect / metric.effect if metric.effect else 1.0
+    shown = replace(
+        metric,
+        base=later.base,
+        new=later.new,
+        effect=later.effect,
+        ci95=later.ci95,
+        excluded=later.excluded,
+        rounds=later.rounds,
+        times_over=None if metric.times_over is None else metric.times_over * scale,
+    )
+    return reasons.with_reason(shown, reasons.interval(shown, reasons.paired(later.rounds or 0)))
+
+
+def of_rows(rows: Iterable[MetricVerdict], limits: Limits) -> tuple[MetricVerdict, ...]:
+    """Kernels and operators with their waivers.
+
+    A waiver of every metric covers them whatever their change, since that is part of the change of the step, to which
+    its limit applies. A waiver of `per_kernel` has a limit for them.
+    """
+    return tuple(
+        replace(row, waiver=waiver)
+        if (waiver := limits.waiver_for(row.name, of_step=False)) is not None and waiver.metric == EVERY
+        else by_interval(row, limits)
+        for row in rows
+    )
+
+
+def cover_rows(limits: Limits) -> bool:
+    """Whether kernels and operators cannot fail the test, so that no rounds are needed for them."""
+    waiver = limits.waiver_for(f"kernel {PER_KERNEL}", of_step=False)
+    return waiver is not None and waiver.metric == EVERY
+
+
+def by_interval(metric: MetricVerdict, limits: Limits, *, name: str = "") -> MetricVerdict:
+    """A metric with its waiver, where only its interval is known: worse than allowed if the whole interval is."""
+
+    def under(limit: Limit) -> MetricVerdict:
+        base = metric.base or 0.0
+        allowed = limit.allowed(base, metric.unit)
+        if metric.ci95 is None or not base:
+            worse = abs((metric.new or 0.0) - base)
+        else:
+            worse = base * (metric.ci95[0] if metric.better == "lower" else -metric.ci95[1])
+        return metric if worse > allowed else replace(metric, verdict="unchanged")
+
+    return applied(metric, limits, under, name=name)
 
 
 def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict:
@@ -43,7 +204,7 @@ def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict
     held = against(budget)
     if metric.outcome is not None and worst([metric.outcome, held.verdict or "unchanged"]) == metric.outcome:
         return metric
-    return waivers.applied(held, limits, lambda slack: against(replace(budget, slack=slack)))
+    return applied(held, limits, lambda slack: against(replace(budget, slack=slack)))
 
 
 def fails_utilization(metric: MetricVerdict) -> bool:

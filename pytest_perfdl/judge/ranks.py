@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.judge.round_data import ProfiledRanks
 from pytest_perfdl.judge.work import StepWork
-from pytest_perfdl.results.ranks import RankCause, RankComparison, RankSide, RankTimes
+from pytest_perfdl.results.curve import RankCause, RankComparison, RankSide, RankTimes
 from pytest_perfdl.results.verdict import Cause
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytest_perfdl.analysis.account.parts import StepParts
     from pytest_perfdl.judge.work import StepWork
-    from pytest_perfdl.results.ranks import RankSide
+    from pytest_perfdl.results.curve import RankSide
 
 Order = Literal["base first", "head first"]
 Start = Literal["forked", "started"]

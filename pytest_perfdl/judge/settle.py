@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_perfdl.diff.matching.names import NO_RULES
-from pytest_perfdl.judge import budget, counted, waivers
+from pytest_perfdl.judge import budget, reasons
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs, step_breakdown
 from pytest_perfdl.judge.ranks import blamed_on, comparisons, explaining, work_of_ranks
 from pytest_perfdl.judge.round_data import head_second, values
@@ -85,7 +85,7 @@ def settle(
     varying = _varying(rounds)
     # Which operators a process had is not the code's doing there.
     rows = [row for row in rows if row.verdict != "suspect" or _call_of_row(row.name) not in varying]
-    settled = judgement(new, base, (*metrics, *waivers.of_rows(rows, limits)), None, "")
+    settled = judgement(new, base, (*metrics, *budget.of_rows(rows, limits)), None, "")
     doubts: tuple[Finding, ...] = ()
     compared = comparisons(rounds)
     ranks = {call: explaining(each) for call, each in compared.items()}
@@ -128,7 +128,7 @@ def _varying(rounds: Sequence[Round]) -> dict[str, Finding]:
         for side in ([each.base.get(name) for each in rounds], [each.head.get(name) for each in rounds]):
             known = [count for count in side if count is not None]
             low, high = min(known, default=0.0), max(known, default=0.0)
-            if not counted.same(low, high):
+            if not reasons.same(low, high):
                 found[call] = Finding(
                     "note",
                     VARYING,
@@ -237,7 +237,7 @@ def _settled(
 ) -> MetricVerdict:
     if metric.kind == "counted":
         before, after = [each.base.get(metric.name) for each in rounds], [each.head.get(metric.name) for each in rounds]
-        return counted.repeated(metric, before, after, limits.for_metric(metric.name))
+        return reasons.repeated(metric, before, after, limits.for_metric(metric.name))
     stored = metric.base
     if metric.name in verdicts:
         verdict = verdicts[metric.name]

@@ -15,21 +15,68 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import budget, counted, log_ratios, machine_drift, reasons, waivers
+from pytest_perfdl.judge import budget, log_ratios, reasons
 from pytest_perfdl.judge.untimed import baseline_verdict, broken_reason, judgement, open_times, outdated, with_modes
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.run import Sensitivity
 from pytest_perfdl.results.verdict import MetricVerdict
-from pytest_perfdl.stats import ranks
+from pytest_perfdl.stats import quantiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_perfdl.judge.round_data import Round
     from pytest_perfdl.model.limits import Limit, Limits
     from pytest_perfdl.model.record import Finding, Record, Series
     from pytest_perfdl.results.verdict import Judgement, Verdict
+
+
+# Machine drift: the speed of the machine now and when the baseline was recorded, from the reference load.
+#
+# The reference load (`machine.reference_load`) is a fixed workload that is timed around every repeat, so a change of
+# its time is a change of the machine. It is reported when current times are compared with recorded ones, but decides
+# nothing: a step that waits for memory depends less on the CPU clock than the reference load, one that waits for a
+# device not at all.
+
+
+LEAST = 0.05
+"""Minimum change of the reference load's time that is reported."""
+ALPHA = 0.01
+"""Significance level of a change, given the spread of the baseline's reference times."""
+_ON_DEVICES = frozenset({"kernel_time"})
+"""Metrics that do not depend on CPU speed."""
+_TIMES = frozenset({"ns", "us", "µs", "ms", "s", "min"})
+"""Units of built-in and custom times."""
+
+
+def between(base: Record, new: Record) -> float | None:
+    """Log ratio of the reference load's time, now to then: above 0 the machine is slower now.
+
+    `None` where it is as fast as it was, and without a reference on a side.
+
+    The reference times are compared like a metric (`log_ratios.compare`): the mean of their logarithms must have moved
+    by more than `LEAST`, and with a one-sided p below `ALPHA` in the direction in which it did.
+    """
+    before, now = _known(base.reference_ns), _known(new.reference_ns)
+    if not before or not now:
+        return None
+    found = log_ratios.compare(before, now)
+    if math.expm1(abs(found.log_ratio)) <= LEAST or found.p_above(1 if found.log_ratio > 0 else -1) >= ALPHA:
+        return None
+    return found.log_ratio
+
+
+def follows(metric: MetricVerdict) -> int:
+    """How a metric follows the reference load's time: 1 with it (a time), -1 against it (a rate), 0 not at all."""
+    if metric.kind != "timed" or general(metric.name) in _ON_DEVICES:
+        return 0
+    return 1 if metric.unit in _TIMES else -1 if metric.unit.endswith("/s") else 0
+
+
+def _known(times: Iterable[int | None]) -> list[int]:
+    return [ns for ns in times if ns is not None]
+
 
 UNPAIRED_ALPHA = 0.01
 MOST_REPEATS = 5
@@ -170,13 +217,13 @@ def _sensitivity(name: str, base: Series, limit: Limit, paired: float) -> Sensit
         spread=statistics.stdev(base.values) / statistics.fmean(base.values) if stored > 1 else 0.0,
         detectable=detectable,
         processes=stored,
-        needed=ranks.needed(MOST_REPEATS, UNPAIRED_ALPHA),
+        needed=quantiles.needed(MOST_REPEATS, UNPAIRED_ALPHA),
         limit=paired,
     )
 
 
 def _rejects(pairs: int, stored: int) -> bool:
-    return ranks.p_at_least(pairs, MOST_REPEATS, stored) <= UNPAIRED_ALPHA
+    return quantiles.p_at_least(pairs, MOST_REPEATS, stored) <= UNPAIRED_ALPHA
 
 
 def _may_decide(name: str, series: Series, base: Record | None, fresh: Record, remaining: int, limits: Limits) -> bool:
@@ -188,7 +235,7 @@ def _may_decide(name: str, series: Series, base: Record | None, fresh: Record, r
         return False
     drawn, stored = len(series.values), len(before.values)
     best = max(_pairs_past(before, series, limit), _pairs_past(series, before, limit)) + remaining * stored
-    return ranks.p_at_least(best, drawn + remaining, stored) <= UNPAIRED_ALPHA
+    return quantiles.p_at_least(best, drawn + remaining, stored) <= UNPAIRED_ALPHA
 
 
 def _confirmed(
@@ -210,14 +257,14 @@ def _counted_again(metric: MetricVerdict, base: Record | None, fresh: Record, li
     before, series = _before(metric.name, base, fresh), fresh.metrics().get(metric.name)
     if metric.kind != "counted" or before is None or series is None:
         return metric
-    return counted.repeated(metric, before.values, series.values[1:], limits.for_metric(metric.name))
+    return reasons.repeated(metric, before.values, series.values[1:], limits.for_metric(metric.name))
 
 
 def _with_machine(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:
     """Add a remark on machine drift to a time that is not unchanged."""
-    if metric.verdict == "unchanged" or not machine_drift.follows(metric):
+    if metric.verdict == "unchanged" or not follows(metric):
         return metric
-    moved = machine_drift.between(base, new)
+    moved = between(base, new)
     return metric if moved is None else reasons.with_remark(metric, reasons.machine(moved))
 
 
@@ -228,7 +275,7 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
     drawn, stored = len(fresh.values), len(base.values)
     ratios = sorted(math.log(value / other) for value in fresh.values for other in base.values)
     center = statistics.median(ratios)
-    exact = ranks.shift_interval(ratios, drawn, stored)
+    exact = quantiles.shift_interval(ratios, drawn, stored)
     low, high = exact or log_ratios.compare(base.values, fresh.values).interval()
     past = log_ratios.log_limit(limit, log_ratios.mean(base), base)
     sign = 1 if base.better == "lower" else -1
@@ -241,10 +288,10 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
         evidence="unpaired",
     )
     text = reasons.interval(metric, f"unpaired, {plural(drawn, 'process', 'processes')} vs. {stored} recorded")
-    if ranks.p_at_least(_pairs_past(base, fresh, limit), drawn, stored) <= UNPAIRED_ALPHA:
+    if quantiles.p_at_least(_pairs_past(base, fresh, limit), drawn, stored) <= UNPAIRED_ALPHA:
         over = abs(log_ratios.as_ratio(center)) / abs(log_ratios.as_ratio(sign * past)) if past else None
         return reasons.with_reason(replace(metric, verdict="regressed", times_over=over), text)
-    if ranks.p_at_least(_pairs_past(fresh, base, limit), drawn, stored) <= UNPAIRED_ALPHA:
+    if quantiles.p_at_least(_pairs_past(fresh, base, limit), drawn, stored) <= UNPAIRED_ALPHA:
         return reasons.with_reason(replace(metric, verdict="improved"), text)
     best, worst = sorted((sign * low, sign * high))
     surely = min(math.log1p(SURELY_WORSE), past)
@@ -255,8 +302,8 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
     why = (
         [f"worse than the baseline by more than {share}, but possibly within the limit"] if verdict == "suspect" else []
     )
-    if ranks.least_p(drawn + remaining, stored) > UNPAIRED_ALPHA:
-        enough = ranks.needed(drawn + remaining, UNPAIRED_ALPHA)
+    if quantiles.least_p(drawn + remaining, stored) > UNPAIRED_ALPHA:
+        enough = quantiles.needed(drawn + remaining, UNPAIRED_ALPHA)
         why.append(f"at least {enough} recorded processes are needed, but the baseline has {stored}")
     elif verdict == "inconclusive":
         why.append(f"a slowdown of up to {reasons.percent(log_ratios.worsening(worst, sign))} cannot be excluded")
@@ -271,7 +318,7 @@ def _waived(
     def under(held: Limit) -> MetricVerdict:
         return _test(metric, base, fresh, held, remaining)
 
-    return waivers.applied(under(limit), limits, under)
+    return budget.applied(under(limit), limits, under)
 
 
 def _pairs_past(base: Series, fresh: Series, limit: Limit) -> int:
@@ -283,7 +330,7 @@ def _pairs_past(base: Series, fresh: Series, limit: Limit) -> int:
     """
     sign = 1 if base.better == "lower" else -1
     allowed = [sign * value + limit.allowed(value, base.unit) for value in base.values]
-    return ranks.pairs_above([sign * value for value in fresh.values], allowed)
+    return quantiles.pairs_above([sign * value for value in fresh.values], allowed)
 
 
 def _before(name: str, base: Record | None, fresh: Record) -> Series | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import budget, counted, log_ratios, reasons, waivers
+from pytest_perfdl.judge import budget, log_ratios, reasons
 from pytest_perfdl.judge.blame import blame
 from pytest_perfdl.model import metrics as metrics_of
 from pytest_perfdl.model.limits import BUILT_IN, limit_of, parse_limit
@@ -221,7 +221,7 @@ def _metric(
         grew = base is not None and name in base.metrics() and base.metrics()[name].values[0] > 0
         limit = None if grew else _NO_GROWTH
     if standing == "incomparable" and series.kind == "counted":
-        base = counted.newest_in_scope(name, new, [other for other in others if _same_test(other, new)])
+        base = reasons.newest_in_scope(name, new, [other for other in others if _same_test(other, new)])
     before = base.metrics().get(name) if base is not None else None
     shown = MetricVerdict(
         name=name,
@@ -267,12 +267,12 @@ def _against(
         verdict: Verdict | None = None if standing == "outdated" else "incomparable"
         return replace(shown, base=None, verdict=verdict, reason=reason)
     if series.kind == "counted":
-        differs = counted.out_of_scope(shown.name, base, new)
+        differs = reasons.out_of_scope(shown.name, base, new)
 
         def under(held: Limit | None) -> MetricVerdict:
-            return counted.judge(shown, before, series, held, differs)
+            return reasons.judge(shown, before, series, held, differs)
 
-        shown = waivers.applied(under(limit), limits, under)
+        shown = budget.applied(under(limit), limits, under)
     elif limit is not None:
         shown = replace(shown, limit=limit.text)
         if not log_ratios.positive(before, series):

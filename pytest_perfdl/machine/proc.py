@@ -177,3 +177,51 @@ def control_groups(controller: str, root: Path = ROOT) -> Iterator[ControlGroup]
                 folder = (root / "sys/fs/cgroup" / mount).joinpath(*parts[:depth])
                 if folder.is_dir():
                     yield ControlGroup(folder, is_unified=not names)
+
+
+# How much memory is free for this process, of the machine's and of a container's (Linux).
+
+
+def free_memory(root: Path = ROOT) -> float:
+    """Share of the memory that is available, of the machine's or of a container's limit, whichever is less.
+
+    1 where nothing is known.
+    """
+    known = memory(root)
+    shares = [known["MemAvailable"] / known["MemTotal"]] if {"MemAvailable", "MemTotal"} <= known.keys() else []
+    return min([*shares, *(1 - taken / most for most, taken in _limits(root))], default=1.0)
+
+
+def free_bytes(root: Path = ROOT) -> int | None:
+    """Bytes that this process and its children can take before the machine or a container's limit is reached.
+
+    `None` where nothing is known.
+    """
+    known = memory(root)
+    free = [known["MemAvailable"]] if "MemAvailable" in known else []
+    free += [most - taken for most, taken in _limits(root)]
+    return max(min(free), 0) if free else None
+
+
+def kills_for_memory(root: Path = ROOT) -> int:
+    """How many processes the system has killed because a control group of this process was out of memory."""
+    return sum(
+        numbers(group.folder / name).get("oom_kill", 0)
+        for group in control_groups("memory", root)
+        for name in ("memory.events", "memory.oom_control")
+    )
+
+
+_FIRST = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_SECOND = ("memory.max", "memory.current", "inactive_file")
+"""What the files of a control group's memory with its limit and its use are called, and a line of `memory.stat`."""
+
+
+def _limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Limit and use, bytes, of each control group that this process is in: any may limit it."""
+    for group in control_groups("memory", root):
+        limit, used, cached = _SECOND if group.is_unified else _FIRST
+        most, taken = read(group.folder / limit) or "", read(group.folder / used) or ""
+        if most.isdigit() and taken.isdigit() and int(most):
+            # Cached files are given back when memory runs short.
+            yield int(most), int(taken) - numbers(group.folder / "memory.stat").get(cached, 0)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pytest_perfdl.machine import proc
-from pytest_perfdl.machine.fitness.processors import least_quota
+from pytest_perfdl.machine.processors import least_quota
+from pytest_perfdl.machine.state import seed_everything
+from pytest_perfdl.measure import process_group
 from pytest_perfdl.measure.timed_pass import uses_device
-from pytest_perfdl.model.record import Key, Scalar
+from pytest_perfdl.model.record import Key, MeasurementPlan, Scalar
 
 
 def describe(threads: int, key_extra: tuple[str, ...]) -> tuple[Key, Mapping[str, Scalar]]:
@@ -155,3 +160,65 @@ def _driver() -> str:
         return ""
     match = re.search(r"(\d+\.\d+(?:\.\d+)?)", text)
     return match[1] if match else ""
+
+
+# Prepares the process before a test's fixtures are set up, to reduce noise.
+
+
+def prepare(plan: MeasurementPlan, rank_timeout: float | None = None) -> None:
+    """Import torch, fix its thread counts, join the process group if the test has ranks, and seed every generator.
+
+    Parameters
+    ----------
+    rank_timeout
+        Timeout of collectives in seconds; `None` where no launcher started this process, which is the only rank then.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+
+    torch.set_num_threads(plan.threads)
+    # Refused once parallel work has begun, which only happens when measuring in pytest's own process.
+    with contextlib.suppress(RuntimeError):
+        torch.set_num_interop_threads(1)
+    if plan.ranks and rank_timeout is not None:
+        process_group.join(plan, rank_timeout)
+    elif plan.ranks:
+        process_group.join_alone(plan.backend)
+    seed_everything(plan.seed)
+
+
+# Suppresses the profiler's messages, which it writes directly to descriptor 2.
+
+
+_CHATTER = re.compile(rb"USDT:|STAGE:|\[W[^]]*CPUAllocator\.cpp:\d+\] Memory block of unknown size")
+"""Lines of the profiler itself; the last says of every block freed that was allocated before it started."""
+
+
+@contextlib.contextmanager
+def profiler_chatter() -> Iterator[None]:
+    """Keep the profiler quiet while it starts, stops or exports.
+
+    Python warnings from the profiler are ignored too: under `-W error` they would fail a test that did nothing
+    wrong.
+    """
+    with profiled_steps(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def profiled_steps() -> Iterator[None]:
+    """Hold back what is written to descriptor 2, drop the profiler's lines, and pass on the rest afterwards."""
+    with tempfile.TemporaryFile() as held:
+        stderr = os.dup(2)
+        try:
+            os.dup2(held.fileno(), 2)
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            for line in held:
+                if not _CHATTER.match(line):
+                    os.write(2, line)

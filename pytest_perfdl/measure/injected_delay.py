@@ -21,7 +21,7 @@ from pytest_perfdl.model.record import INJECTED, Finding
 from pytest_perfdl.system.clocks import perf_counter_ns
 
 if TYPE_CHECKING:
-    from pytest_perfdl.measure.steps import Aside
+    from pytest_perfdl.measure.loops import Aside
 
 T = TypeVar("T")
 

@@ -1,15 +1,19 @@
-"""How many calls of its function make one measured step: a step shorter than the clock and the loop can time well.
-
-Steps are looped only while a test warms up and is timed, and their times are divided by the number again. The
-profiler and the counters see one call at a time, so traces and counts are those of a call.
-"""
+"""What a pass runs: how many calls of its function make one measured step, and the generator of its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import LoopCount
+
+# How many calls of its function make one measured step: a step shorter than the clock and the loop can time well.
+#
+# Steps are looped only while a test warms up and is timed, and their times are divided by the number again. The
+# profiler and the counters see one call at a time, so traces and counts are those of a call.
+
 
 LEAST_STEP_NS = 100_000
 """A shorter step has loops suggested, and `auto` makes steps at least so long."""
@@ -70,3 +74,35 @@ class Loops:
         numbers = {call: self.number(call, not_looped) or 1 for call, not_looped in calls.items()}
         calibrated = self._calibrated if self._wanted == "auto" else {}
         return {name: number for name, number in numbers.items() if number != 1 or name in calibrated}
+
+
+# A pass over steps: a generator that yields whenever a step is to be run.
+#
+# It receives the time to exclude from that step, and returns its measurement.
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What of a step's time is known apart, in nanoseconds."""
+
+    wait_ns: int = 0
+    """Waiting for data: part of the step."""
+    setup_ns: int = 0
+    """Preparing the step: not part of it."""
+
+
+NOTHING = Aside()
+Steps = Generator[bool, "Aside | None", None]
+"""Yields once a step; the flag says whether the step's result is still wanted afterwards."""
+
+
+@contextlib.contextmanager
+def annotated(name: str, wanted: bool) -> Iterator[None]:
+    """A range in the profile around the block, where the profiler is on."""
+    if not wanted:
+        yield
+        return
+    from torch.profiler import record_function
+
+    with record_function(name):
+        yield

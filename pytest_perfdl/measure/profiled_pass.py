@@ -2,35 +2,190 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import resource
 import shutil
 import uuid
-from collections.abc import Callable, Generator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pytest_perfdl.machine import state
-from pytest_perfdl.measure import process_group, second_profiler
+from pytest_perfdl.measure import compiling, process_group
 from pytest_perfdl.measure.commands import Profile, Profiled
-from pytest_perfdl.measure.module_ranges import module_ranges
+from pytest_perfdl.measure.environment import profiled_steps, profiler_chatter
 from pytest_perfdl.measure.optional import Optional
-from pytest_perfdl.measure.quiet import profiled_steps, profiler_chatter
 from pytest_perfdl.measure.timed_pass import synchronize, uses_device
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.system.folders import delete_file
+from pytest_perfdl.trace.annotations import MODULE
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import ProfileTables
     from pytest_perfdl.analysis.account.parts import StepParts
-    from pytest_perfdl.analysis.events.step_times import Steps
+    from pytest_perfdl.analysis.events.intervals import Steps
     from pytest_perfdl.analysis.ranks import RankActivity
     from pytest_perfdl.machine.utilization import OperatorWork
-    from pytest_perfdl.measure.steps import Aside
+    from pytest_perfdl.measure.loops import Aside
     from pytest_perfdl.trace import Trace
+
+
+# Records a profiler range around every module's forward pass, named by the module's path in the model.
+#
+# The profiler names modules by class and instance number, and only when it records Python stacks, which doubles the
+# time of small steps. Ranges from hooks cost some microseconds per module, and have the names in the model:
+# "GPT.blocks.0.attn". They are torch's fast ranges: `record_function` goes through the dispatcher and takes 5 us
+# whether it is recorded or not, 20 us with cold caches. The profiler reports them as operators; the trace reader
+# corrects this.
+
+
+_WHAT = "the modules of operators"
+"""What is not known without them."""
+
+
+@contextlib.contextmanager
+def module_ranges(notes: list[Finding]) -> Iterator[None]:
+    """Name the modules that run meanwhile; where that fails, a note says so and the steps go on without.
+
+    Not where torch.compile has compiled something: its guards know that there were no hooks, so the step would be
+    compiled anew.
+    """
+    if compiling.has_compiled():
+        yield
+        return
+    hooks: list[Any] = []
+    with Optional("no-modules", _WHAT, notes):
+        from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+        ranges = _Ranges(notes)
+        hooks.append(register_module_forward_pre_hook(ranges.enter))
+        # A forward pass that raises must close its range too.
+        hooks.append(register_module_forward_hook(ranges.leave, always_call=True))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Ranges:
+    """The ranges that are open, and the paths of the modules seen so far."""
+
+    def __init__(self, notes: list[Finding]) -> None:
+        from torch._C._profiler import _RecordFunctionFast
+
+        self._range = _RecordFunctionFast
+        self._notes = notes
+        self._failed = False
+        self._open: list[tuple[Any, str]] = []
+        self._paths: dict[Any, str] = {}
+        self._roots: Counter[str] = Counter()
+
+    def enter(self, module: Any, _inputs: object) -> None:
+        if self._failed:
+            return
+        self._failed = True
+        with Optional("no-modules", _WHAT, self._notes):
+            path = self._path(module)
+            opened = self._range(MODULE + path)
+            opened.__enter__()
+            self._open.append((opened, path))
+            self._failed = False
+
+    def leave(self, _module: object, _inputs: object, _output: object) -> None:
+        # Once one could not be opened, which of them ends here is not known: all end, from the innermost on.
+        while self._open:
+            self._open.pop()[0].__exit__(None, None, None)
+            if not self._failed:
+                return
+
+    def _path(self, module: Any) -> str:
+        """The path below the outermost module in which this one was first seen."""
+        if module not in self._paths:
+            kind = type(module).__name__
+            if self._open:
+                # Made while its parent ran, or held by it in a way that torch does not know of.
+                root = f"{self._open[-1][1]}.{kind}"
+            else:
+                number = self._roots[kind]
+                self._roots[kind] += 1
+                root = f"{kind}_{number}" if number else kind
+            for name, inner in module.named_modules():
+                self._paths.setdefault(inner, f"{root}.{name}" if name else root)
+        return self._paths[module]
+
+
+# Refuses a second torch profiler. Only one can run in a process: where two do, the end of one crashes the other's.
+
+
+_STARTS = ("_prepare_profiler", "_enable_profiler")
+"""What all of torch's profilers call to start, as names in `torch.autograd.profiler`."""
+RUNNING = (
+    "a torch profiler is already running (started by a fixture, another thread or the test), and only one can run at a "
+    "time: stop it before the measured steps"
+)
+STARTED = (
+    "the test starts a torch profiler while its step is profiled, and only one can run at a time: take the "
+    "profiler out of the step"
+)
+
+
+def refuse_running() -> None:
+    """Check that no profiler is on.
+
+    Raises
+    ------
+    PerfError
+        One is, in any thread.
+    """
+    import torch
+    from torch.autograd import profiler
+
+    here = getattr(torch.autograd, "_profiler_enabled", bool)
+    if here() or getattr(profiler, "_is_profiler_enabled", False):
+        raise PerfError(RUNNING)
+
+
+class Refusal:
+    """Has no other profiler start, from `begin` until `end`: around code of the test while ours is on."""
+
+    def __init__(self) -> None:
+        self._real: dict[str, Any] = {}
+        self._tried = False
+
+    def begin(self) -> None:
+        """From now on whatever starts a profiler raises `PerfError`, in any thread."""
+        from torch.autograd import profiler
+
+        names = vars(profiler)
+        self._real = {name: names[name] for name in _STARTS if name in names}
+        names.update(dict.fromkeys(self._real, self._refuse))
+
+    def end(self) -> None:
+        """Let profilers start again."""
+        from torch.autograd import profiler
+
+        vars(profiler).update(self._real)
+
+    def check(self) -> None:
+        """Fail if something tried, also where the test caught the exception.
+
+        Raises
+        ------
+        PerfError
+        """
+        if self._tried:
+            raise PerfError(STARTED)
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        self._tried = True
+        raise PerfError(STARTED)
+
 
 HEADROOM = 2**26
 """Bytes of heap made ready for the profiler's own records, of which an event takes less than a kilobyte: touching four
@@ -47,7 +202,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     from pytest_perfdl.analysis.account.parts import step_parts, without_delays
     from pytest_perfdl.analysis.efficiency.roofline import step_work
     from pytest_perfdl.analysis.events.steps import whole_steps
-    from pytest_perfdl.analysis.overview.device_utilization import device_utilization
+    from pytest_perfdl.analysis.overview.device import device_utilization
     from pytest_perfdl.analysis.ranks import activity
     from pytest_perfdl.trace import exemplar
 
@@ -172,13 +327,13 @@ def record(
 
     Returns how long each of the last `steps` waited for a CPU that other processes used, in nanoseconds.
     """
-    second_profiler.refuse_running()
+    refuse_running()
     profiler: _Profiler = (
         _DeviceProfiler(path, warmup, steps, memory, stacks)
         if uses_device()
         else _HostProfiler(path, warmup, memory, stacks)
     )
-    delays, refusal = [], second_profiler.Refusal()
+    delays, refusal = [], Refusal()
     synchronize()
     with profiler_chatter():
         profiler.start()
@@ -335,8 +490,8 @@ class _HostProfiler:
 
 def _recorded(trace: Trace) -> Generator[Finding, None, None]:
     """What is known of how the installed software records such steps."""
-    from pytest_perfdl.analysis.events.doubled import doubled_operators
-    from pytest_perfdl.analysis.overview.software import software_problems
+    from pytest_perfdl.analysis.events.operators import doubled_operators
+    from pytest_perfdl.analysis.overview.findings import software_problems
     from pytest_perfdl.machine.fitness import installed_version
     from pytest_perfdl.machine.known_problems import installed_versions
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_perfdl.machine import reference_load, state
-from pytest_perfdl.machine.fitness.processors import least_quota
+from pytest_perfdl.machine.processors import least_quota
 from pytest_perfdl.measure import compiling
 from pytest_perfdl.measure.commands import Block, Time, Timed
 from pytest_perfdl.measure.optional import Optional
@@ -24,7 +24,7 @@ from pytest_perfdl.stats.quantiles import quantile
 from pytest_perfdl.system.clocks import perf_counter_ns
 
 if TYPE_CHECKING:
-    from pytest_perfdl.measure.steps import Aside
+    from pytest_perfdl.measure.loops import Aside
 
 _WORTH_ASKING_NS = 100_000
 """Shortest step about which the scheduler is asked."""

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.analysis.events.source_lines import FRAME
+from pytest_perfdl.analysis.events.origins import FRAME
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.judge.blame import OF_THE_DEVICE
 from pytest_perfdl.judge.ranks import COMMUNICATION
 from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.report.figures import cause_status
-from pytest_perfdl.report.frames import INPUT, name_words
+from pytest_perfdl.report.figures import INPUT, cause_status, name_words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from pytest_perfdl.results.ranks import RankComparison, RankSide
+    from pytest_perfdl.results.curve import RankComparison, RankSide
     from pytest_perfdl.results.verdict import Cause, Judgement
 
 NAMED = 3

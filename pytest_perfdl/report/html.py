@@ -8,25 +8,34 @@ data (`details`) and becomes tables and charts (`charts`) when its section is op
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import math
+import statistics
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import util
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
+from pytest_perfdl.judge.kernels import ALPHA as ROW_ALPHA
+from pytest_perfdl.judge.stopping_rule import ALPHA, EVERY_ROUND
+from pytest_perfdl.judge.stored_repeats import UNPAIRED_ALPHA
+from pytest_perfdl.model import units
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.report import charts, compared, figures, memory, ranks, templating, traces, words
-from pytest_perfdl.report.certainty import certainty
+from pytest_perfdl.report import compared, figures, memory, ranks, traces, words
+from pytest_perfdl.report import scaling as curves
 from pytest_perfdl.report.details import Names, details
 from pytest_perfdl.report.evidence import pictures
+from pytest_perfdl.report.figures import name_words
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.frames import name_words
-from pytest_perfdl.report.scaling import html as curves
-from pytest_perfdl.report.scaling.wording import figure
+from pytest_perfdl.report.scaling import figure
 from pytest_perfdl.report.story import CauseGroup, Story, frame_place, largest_groups, rest_of, story
 from pytest_perfdl.report.traces import CallTraces, TraceFile
 from pytest_perfdl.results.memory_causes import cause_name
@@ -34,6 +43,170 @@ from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.run_file import to_json
 from pytest_perfdl.results.trace_files import stem
 from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerdict
+
+# What every page of ours is made with: templates, styles, scripts, and a policy that lets only these run.
+#
+# Everything that was not written here is text to the templates: names are escaped, control characters and marks of
+# writing direction are spelled out.
+
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def template_environment() -> jinja2.Environment:
+    """Templates with the filters that all pages use: `visible`, `quantity`, `percent`, `number` and `plural`."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_finalize,
+    )
+    made.filters.update(
+        visible=words.visible, quantity=_quantity, percent=_percent, number=_number, plural=units.plural
+    )
+    return made
+
+
+def frame(*more: str) -> dict[str, Markup]:
+    """Style and script of a page, and the hashes that its policy allows them by; `more` are further scripts' files."""
+    style, script = _asset("style.css"), "\n".join(_asset(name) for name in ("script.js", *more))
+    return {
+        "style": Markup(style),
+        "script": Markup(script),
+        "style_hash": Markup(policy_hash(style)),
+        "script_hash": Markup(policy_hash(script)),
+    }
+
+
+def script_safe(data: Any) -> Markup:
+    r"""JSON that may stand inside a script element: no `<`, no `&`, ASCII only.
+
+    >>> script_safe("</script>")
+    Markup('"\\u003c/script\\u003e"')
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+def packed(text: str) -> Markup:
+    """Text gzip-compressed and in base64, for what a page unpacks when it needs it; equal text gives equal bytes."""
+    packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    data = packer.compress(text.encode("utf-8", "backslashreplace")) + packer.flush()
+    return Markup(base64.b64encode(data).decode("ascii"))
+
+
+def _finalize(value: Any) -> Any:
+    """Spell out control characters in every text that a template shows."""
+    if isinstance(value, Markup):
+        return value
+    return words.visible(value) if isinstance(value, str) else value
+
+
+def _number(value: float | None) -> str:
+    """A number for scripts to sort by; empty for none."""
+    return "" if value is None or not math.isfinite(value) else repr(value)
+
+
+def _quantity(value: float | None, unit: str, signed: bool = False) -> str:
+    return "" if value is None or not math.isfinite(value) else units.format_quantity(value, unit, signed=signed)
+
+
+def _percent(ratio: float | None) -> str:
+    return "" if ratio is None or not math.isfinite(ratio) else units.format_percent(ratio, signed=False)
+
+
+def _asset(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def policy_hash(text: str) -> str:
+    """The source expression that allows exactly this inline text, per Content Security Policy level 2."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+# The library that draws the page's charts: plotly.js, as the installed package `plotly` brings it.
+#
+# Of the libraries that a package on PyPI brings along, plotly.js alone has every chart that the page needs (bars with a
+# start, waterfalls, box plots that show each point, flame graphs) without a Python stack around it. Whole it has 4.8
+# MB; a page holds it once, compressed to 2 MB, and unpacks it when the first chart comes into view.
+
+
+_FILE = "package_data/plotly.min.js"
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A script and what lets it run."""
+
+    packed: str
+    """Its text, gzip-compressed, in base64."""
+    policy: str
+    """The source expression of a Content Security Policy that allows exactly this script."""
+
+
+@cache
+def plotting_library() -> Library | None:
+    """The library; `None` where the package is not installed, and then a page has tables only."""
+    found = util.find_spec("plotly")
+    for folder in () if found is None else found.submodule_search_locations or ():
+        path = Path(folder) / _FILE
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")
+            return Library(packed(text), policy_hash(text))
+    return None
+
+
+# How sure a run's verdicts are, in sentences: the false-positive rate, and the smallest change that would show.
+
+
+def certainty(run: Run) -> list[str]:
+    """One sentence for each kind of evidence that the run's verdicts on times rest on, and one on what it could see."""
+    if not run.judged:
+        return []
+    metrics = [metric for result in run.results for metric in result.judgement.metrics]
+    evidence = [metric.evidence for metric in metrics if metric.verdict not in (None, "unchanged")]
+    sentences = []
+    if "paired" in evidence:
+        chance = format_percent(ALPHA + 2 * ROW_ALPHA, signed=False)
+        sentences.append(
+            "Times were compared in paired rounds: a fresh process of the baseline commit and one of the current "
+            "code alternate in blocks of timed steps, and which one goes first is random. "
+            f"False-positive rate for the whole run: at most {chance}."
+        )
+    if any(metric.in_every_round for metric in metrics):
+        sentences.append(
+            f"A suspect test also fails if it exceeds its limit in every round, after at least {EVERY_ROUND} rounds "
+            "(--perf-fail-on). If the noise is symmetric, code within its limit fails this way in at most 1 of "
+            f"{2**EVERY_ROUND} runs."
+        )
+    if unpaired := evidence.count("unpaired"):
+        chance = format_percent(UNPAIRED_ALPHA, signed=False)
+        sentences.append(
+            f"{plural(unpaired, 'verdict')} on times could not be confirmed in paired rounds: the false-positive rate "
+            f"of each verdict is {chance}, and higher if the machine changed since the baseline was recorded."
+        )
+    if any(metric.kind == "counted" and metric.verdict not in (None, "unchanged") for metric in metrics):
+        sentences.append("Counted metrics are deterministic and cannot cause false positives.")
+    seen = sorted(
+        metric.excluded
+        for metric in metrics
+        if metric.excluded is not None
+        and math.isfinite(metric.excluded)
+        and metric.excluded > 0
+        and metric.verdict == "unchanged"
+        and general(metric.name) == "step_time"
+    )
+    if seen:
+        middle, most = (format_percent(each, signed=False) for each in (statistics.median(seen), seen[-1]))
+        what = "Minimum detectable slowdown of step_time (97.5% probability)"
+        sentences.append(
+            f"{what}: {middle} in half of the tests, {most} in all tests." if len(seen) > 1 else f"{what}: {middle}."
+        )
+    return sentences
+
 
 EMBEDDED_BYTES = 3 * 2**20
 """Traces embedded in the page for Perfetto, compressed bytes in all; the worst tests' come first."""
@@ -98,7 +271,7 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[s
     inert = len(ranked) > PLAIN_AT_MOST
     embedded = _embedded(ranked, collected)
     names = Names()
-    library = charts.library()
+    library = plotting_library()
     shared = {
         "run": run,
         "collected": collected,
@@ -116,23 +289,23 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[s
         if inert and number not in open_first:
             body = _environment().get_template("_body.html.j2")
             one["html"] = body.render(**shared, result=result, number=number, data=one)
-            found.append(_Details(templating.packed(json.dumps(one, allow_nan=False)), False, {}))
+            found.append(_Details(packed(json.dumps(one, allow_nan=False)), False, {}))
         else:
-            found.append(_Details(templating.script_safe(one), True, one))
+            found.append(_Details(script_safe(one), True, one))
     return (
         _environment()
         .get_template("index.html.j2")
         .render(
             **shared,
             results=ranked,
-            run_json=templating.script_safe(without_records(to_json(run) if data is None else data)),
+            run_json=script_safe(without_records(to_json(run) if data is None else data)),
             details=found,
-            names=templating.script_safe(names.listed()),
+            names=script_safe(names.listed()),
             open_first=open_first,
             inert=inert,
             sure=certainty(run),
             todo=words.run_commands(run) if len(ranked) > 1 else [],
-            **templating.frame("charts.js", "timeline.js", "report.js"),
+            **frame("charts.js", "timeline.js", "report.js"),
         )
     )
 
@@ -330,7 +503,7 @@ def main_trace(call: CallTraces) -> TraceFile | None:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = templating.environment()
+    environment = template_environment()
     environment.filters.update(
         {
             "value": figures.value,

@@ -16,12 +16,11 @@ from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import compared, figures, memory, ranks, words
-from pytest_perfdl.report.frames import name_words
+from pytest_perfdl.report.figures import name_words
 from pytest_perfdl.report.layout import shorten
 from pytest_perfdl.report.story import CauseGroup, Place, Story, frame_place, largest, story
 from pytest_perfdl.results import memory_causes
-from pytest_perfdl.results.run import Result, Run
-from pytest_perfdl.results.suggestion import first_suggestion
+from pytest_perfdl.results.run import Result, Run, first_suggestion
 from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict, SourceDiff
 
 MARKER = "<!-- perfdl -->"

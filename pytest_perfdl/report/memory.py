@@ -18,7 +18,7 @@ from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import figures, layout
-from pytest_perfdl.report.frames import frame_words
+from pytest_perfdl.report.figures import frame_words
 from pytest_perfdl.results.memory_causes import cause_name
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 

@@ -14,13 +14,12 @@ from typing import Any
 
 import orjson
 
-from pytest_perfdl.analysis.events.source_lines import FRAME
+from pytest_perfdl.analysis.events.origins import FRAME
 from pytest_perfdl.analysis.events.threads import is_input
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.model.errors import ChromeTraceError
-from pytest_perfdl.report.chrome_tracks import DEVICE, IDLE
-from pytest_perfdl.report.frames import INPUT
-from pytest_perfdl.report.trace_sides import OBSERVED, STEP, DrawnSide, drawn_sides
+from pytest_perfdl.report.figures import INPUT
+from pytest_perfdl.report.step_trace import DEVICE, IDLE, OBSERVED, STEP, DrawnSide, drawn_sides
 from pytest_perfdl.report.words import visible
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import Cause

@@ -12,16 +12,15 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.analysis.events.source_lines import FRAME, is_function
+from pytest_perfdl.analysis.events.origins import FRAME, is_function
 from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.model.step_part import common_module
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import words
-from pytest_perfdl.report.breakdown import timed_sides
 from pytest_perfdl.report.cause_words import plain_name, sentence, telling
-from pytest_perfdl.report.figures import cause_status
-from pytest_perfdl.report.frames import INPUT, frame_words
+from pytest_perfdl.report.details import timed_sides
+from pytest_perfdl.report.figures import INPUT, cause_status, frame_words
 from pytest_perfdl.report.layout import cut
 from pytest_perfdl.results import memory_causes
 

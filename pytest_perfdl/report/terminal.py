@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_perfdl.judge.alternatives import is_expected
+from pytest_perfdl.judge.kernels import is_expected
 from pytest_perfdl.model.metrics import GROWTH, general, is_utilization
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import harmless
 from pytest_perfdl.report import compared, figures, layout, memory, ranks, words
-from pytest_perfdl.report.frames import name_words
+from pytest_perfdl.report.figures import name_words
 from pytest_perfdl.report.story import Story, cause_line, frame_place, largest, story
 from pytest_perfdl.results import memory_causes
-from pytest_perfdl.results.run import Result, Run
-from pytest_perfdl.results.suggestion import first_suggestion
+from pytest_perfdl.results.run import Result, Run, first_suggestion
 from pytest_perfdl.results.trace_files import kept, pattern
 from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerdict, SourceDiff, Verdict
 

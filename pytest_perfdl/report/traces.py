@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.model.errors import ChromeTraceError, TraceError
-from pytest_perfdl.report.chrome import regression_trace
 from pytest_perfdl.report.speedscope import speedscope
+from pytest_perfdl.report.step_trace import regression_trace
 from pytest_perfdl.report.story import cause_groups
 from pytest_perfdl.results.run import Exemplars, Result, Run
 from pytest_perfdl.results.trace_files import Role, file_name, kept, traces_of_ranks

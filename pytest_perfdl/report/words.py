@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge.alternatives import is_expected
-from pytest_perfdl.judge.waivers import phrase
+from pytest_perfdl.judge.budget import phrase
+from pytest_perfdl.judge.kernels import is_expected
 from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.metrics import general, label
 from pytest_perfdl.model.record import (

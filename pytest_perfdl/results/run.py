@@ -1,7 +1,4 @@
-"""The input of every report: one `Run`, with a `Result` for each perf test.
-
-Reports are plain functions `Run -> text or files`; none of them measures or compares.
-"""
+"""The input of every report: one `Run`, with a `Result` for each perf test."""
 
 from __future__ import annotations
 
@@ -14,12 +11,19 @@ from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.model.record import Key, Record, Scalar
 from pytest_perfdl.model.shard import Shard
+from pytest_perfdl.model.units import format_percent
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.numbers import numbers, safe_name
 from pytest_perfdl.results.verdict import VERDICTS, Judgement, MetricVerdict, Verdict
 
 if TYPE_CHECKING:
     from pytest_perfdl.results.curve import JudgedCurve
+
+
+# The input of every report: one `Run`, with a `Result` for each perf test.
+#
+# Reports are plain functions `Run -> text or files`; none of them measures or compares.
+
 
 Traces = Literal["regressed", "all", "none"]
 """Traces of tests whose verdict is not `unchanged`, of all tests, or of none."""
@@ -235,3 +239,20 @@ def _before(result: Result, earlier: Sequence[Run]) -> tuple[Record, ...]:
 def _is_like(one: Record, other: Record) -> bool:
     """Whether two records were measured on one machine and in one way."""
     return one.key.slug == other.key.slug and one.plan.shape == other.plan.shape and one.test_hash == other.test_hash
+
+
+# The first suggestion of a test in one line, for terminal and summary; the page lists all suggestions.
+
+
+def first_suggestion(result: Result) -> tuple[str, str] | None:
+    """The change, and its predicted gain with interval; `None` if there is no suggestion.
+
+    "DataLoader(num_workers=2)", "predicted gain 34.5% of the step [33.9%, 35.1%]"
+    """
+    if not result.suggestions:
+        return None
+    found = result.suggestions[0]
+    ends = ", ".join(format_percent(end, signed=False) for end in found.interval or ())
+    gain = f"predicted gain {format_percent(found.gain, signed=False)} of the step"
+    doubt = ", low confidence" if found.doubt else ""
+    return found.how, (f"{gain} [{ends}]" if ends else gain) + doubt

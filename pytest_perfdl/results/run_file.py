@@ -31,8 +31,7 @@ from pytest_perfdl.model.record_json import LARGEST, GitHash, KeyForm, RecordFor
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.results import memory_causes
-from pytest_perfdl.results.curve import JudgedCurve
-from pytest_perfdl.results.ranks import RankComparison
+from pytest_perfdl.results.curve import JudgedCurve, RankComparison
 from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion, WaiverFile
 from pytest_perfdl.results.trace_files import TRACE_PATH, kept, paths_of
 from pytest_perfdl.results.verdict import (

@@ -14,7 +14,7 @@ from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import GROWTH, general
 from pytest_perfdl.model.record import Better, Finding, Kind
 from pytest_perfdl.model.waivers import Waiver
-from pytest_perfdl.results.ranks import RankComparison
+from pytest_perfdl.results.curve import RankComparison
 
 Verdict = Literal[
     "invalid",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_perfdl.baseline.append import append
+from pytest_perfdl.baseline.text import append
 from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Record

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions, check_axes, ranks_of
-from pytest_perfdl.config.perf_items import is_perf_test
+from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions, check_axes, is_perf_test, ranks_of
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.short_names import marks, uses_fixture
 from pytest_perfdl.measure.loops import Loops
@@ -24,9 +23,8 @@ from pytest_perfdl.model.record import MeasurementPlan, Record
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.waivers import Waiver, waivers_for
 from pytest_perfdl.system.pytest_internals import fixture_functions
-from pytest_perfdl.workers.definition import Read
-from pytest_perfdl.workers.identity import read_file, test_hash
-from pytest_perfdl.workers.options import exempt_from_timeout
+from pytest_perfdl.workers.definition import Read, read_file, test_hash
+from pytest_perfdl.workers.job import exempt_from_timeout
 
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{4,}")
 """In the text of an object without one of its own: `<object at 0x7f12c0>`."""

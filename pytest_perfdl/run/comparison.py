@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_perfdl.baseline.recorded_commit import BaselineCode
-from pytest_perfdl.judge.counted import not_reproduced
+from pytest_perfdl.judge.reasons import not_reproduced
 from pytest_perfdl.judge.settle import held
 from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, settled
 from pytest_perfdl.judge.untimed import standing
@@ -24,11 +24,10 @@ from pytest_perfdl.results.verdict import Judgement, SourceDiff
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import RunContext
-from pytest_perfdl.run.definitions import said_first
+from pytest_perfdl.run.definitions import Touched, said_first, source_diffs, touched, uncalled_diffs
 from pytest_perfdl.run.measurement import BaseSide, Measurement
 from pytest_perfdl.run.memory_accounts import memory_differs
 from pytest_perfdl.run.paired_rounds import last_error, unseen
-from pytest_perfdl.run.source_diff import Touched, source_diffs, touched, uncalled_diffs
 from pytest_perfdl.workers.checkout import Checkout
 
 _REPRODUCING = 2

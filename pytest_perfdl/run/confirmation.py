@@ -8,26 +8,25 @@ from dataclasses import dataclass, replace
 
 from pytest_perfdl.fixture.requests import Expectation
 from pytest_perfdl.judge import kernels
-from pytest_perfdl.judge.alternatives import demand, sides
-from pytest_perfdl.judge.alternatives import verdict as verdict_on
 from pytest_perfdl.judge.blame import located, renamed
-from pytest_perfdl.judge.kernels import Rows
+from pytest_perfdl.judge.budget import WaivedGate, cover_rows
+from pytest_perfdl.judge.kernels import Rows, demand, sides
+from pytest_perfdl.judge.kernels import verdict as verdict_on
 from pytest_perfdl.judge.ranks import explaining
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
-from pytest_perfdl.judge.waivers import WaivedGate, cover_rows
 from pytest_perfdl.model.record import Finding, Record, metric_name, row_name
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
-from pytest_perfdl.run import surroundings
+from pytest_perfdl.run import assemble
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
+from pytest_perfdl.run.definitions import Touched
 from pytest_perfdl.run.paired_rounds import Rounds, RoundSide, parts_of
-from pytest_perfdl.run.source_diff import Touched
 from pytest_perfdl.system import clocks
+from pytest_perfdl.workers.channel import Shown
 from pytest_perfdl.workers.checkout import Checkout
-from pytest_perfdl.workers.messages import Shown
 
 SLOW_START = 20.0
 """Seconds that starting a process takes from which on two rounds may exclude a slowdown."""
@@ -170,4 +169,4 @@ class Confirmation:
                 break
         progress.clear()
         how = f"{plural(len(rounds), 'round')}, {measuring.how}"
-        return outcome, rounds, list(surroundings.findings(measuring.results)), how
+        return outcome, rounds, list(assemble.findings(measuring.results)), how

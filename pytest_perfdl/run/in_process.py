@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_perfdl.config.perf_items import NOTHING_SELECTED
+from pytest_perfdl.config.marker import NOTHING_SELECTED
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.measure.commands import CallInfo, CallResult, one_repeat
 from pytest_perfdl.measure.loops import Loops

@@ -15,8 +15,8 @@ from pathlib import Path
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.machine.constants import FILE, Machine
 from pytest_perfdl.machine.fitness import MachineFinding
-from pytest_perfdl.machine.fitness.processors import allowed, power, quota
 from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.processors import allowed, power, quota
 from pytest_perfdl.model.errors import BaselineError, ConstantsError
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.model.units import format_quantity
@@ -121,7 +121,7 @@ def reached(store: Store, threads: int = 1) -> list[MachineFinding]:
     if not any(store.base.glob(f"*/{FILE}")):
         return []
     # Imported here: it loads torch.
-    from pytest_perfdl.measure.replay import prepare
+    from pytest_perfdl.measure.calibration import prepare
 
     path = location(store, prepare(threads))
     if not path.exists():

@@ -30,7 +30,7 @@ from pytest_perfdl.model.errors import (
 )
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding, Record
-from pytest_perfdl.results.ranks import RankComparison
+from pytest_perfdl.results.curve import RankComparison
 from pytest_perfdl.results.verdict import OperatorSides
 from pytest_perfdl.run.assemble import (
     Repeat,
@@ -45,10 +45,10 @@ from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.paired_rounds import failure, last_error, object_walks, user_values, work_of
 from pytest_perfdl.system import clocks
+from pytest_perfdl.workers.channel import Origins, PhaseReport, Shown
 from pytest_perfdl.workers.checkout import Checkout
-from pytest_perfdl.workers.messages import Origins, PhaseReport, Shown
+from pytest_perfdl.workers.process import user_stack
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
-from pytest_perfdl.workers.stacks import user_stack
 
 MOST_REDRAWS = 3
 """Repeats that are to be stored and are measured again because other processes used the CPU."""

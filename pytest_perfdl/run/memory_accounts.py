@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from pytest_perfdl.analysis.events.source_lines import FRAME, is_function
+from pytest_perfdl.analysis.events.origins import FRAME, is_function
 from pytest_perfdl.diff.memory import peak_causes
 from pytest_perfdl.measure.commands import CallInfo, attribution
 from pytest_perfdl.measure.optional import unmeasured
@@ -22,10 +22,10 @@ from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.results.verdict import Judgement
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
+from pytest_perfdl.run.definitions import Touched, source_diffs, touched
 from pytest_perfdl.run.paired_rounds import RoundSide, failure, finish
-from pytest_perfdl.run.source_diff import Touched, source_diffs, touched
+from pytest_perfdl.workers.channel import Origins
 from pytest_perfdl.workers.checkout import Checkout
-from pytest_perfdl.workers.messages import Origins
 from pytest_perfdl.workers.remote_test import Script
 
 _EXPLAINED = frozenset({"peak_memory", "static_memory", GROWTH})

@@ -20,7 +20,7 @@ from pytest_perfdl.analysis.account.parts import StepParts
 from pytest_perfdl.judge.ranks import profiled_ranks
 from pytest_perfdl.judge.round_data import ProfiledRanks, Round, orders
 from pytest_perfdl.judge.work import StepWork
-from pytest_perfdl.machine.free_memory import free_memory, kills_for_memory
+from pytest_perfdl.machine.proc import free_memory, kills_for_memory
 from pytest_perfdl.measure.commands import CallInfo, CallResult, ExplainedResult, SideResult, explanation, one_side
 from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
 from pytest_perfdl.measure.timed_pass import lower_quartile
@@ -29,9 +29,9 @@ from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.run.assemble import UserValue, side_mixes, side_parts, side_rows, side_values
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
+from pytest_perfdl.workers.channel import Shown
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.forks import ForkParent
-from pytest_perfdl.workers.messages import Shown
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
 FREE_MEMORY = 0.1

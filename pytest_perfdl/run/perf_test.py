@@ -28,21 +28,19 @@ from pytest_perfdl.model.record import SHORT_STEP, Finding, Record, metric_name
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
+from pytest_perfdl.run.advice import with_memory_advice, with_suggestions
 from pytest_perfdl.run.assemble import exemplars, rank_exemplars
 from pytest_perfdl.run.baseline_update import rewrites, update
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.comparison import Baseline, ComparisonResult, against_baseline, against_side, load_baseline
 from pytest_perfdl.run.confirmation import Confirmation
-from pytest_perfdl.run.context import RunContext
-from pytest_perfdl.run.expectations import joined
+from pytest_perfdl.run.context import RunContext, joined
 from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.memory_accounts import with_accounts
-from pytest_perfdl.run.memory_advice import with_memory_advice
 from pytest_perfdl.run.revisions import UNTIED
 from pytest_perfdl.run.scaling_curves import Curves
-from pytest_perfdl.run.suggestions import with_suggestions
 from pytest_perfdl.run.vanished_work import with_vanished_work
-from pytest_perfdl.workers.messages import PhaseReport
+from pytest_perfdl.workers.channel import PhaseReport
 from pytest_perfdl.workers.remote_test import replay
 
 
@@ -342,7 +340,7 @@ def _alternatives_judged(
 
 def _possible_gain_judged(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
     # Imported here: few tests need it, and the simulator takes a while to load.
-    from pytest_perfdl.run.expected_gain import judged
+    from pytest_perfdl.run.advice import judged
 
     try:
         return judged(expectation, result)

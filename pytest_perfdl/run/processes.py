@@ -19,11 +19,10 @@ from pytest_perfdl.run.joined_ranks import joined
 from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.system import clocks, folders
 from pytest_perfdl.system.folders import Folder
+from pytest_perfdl.workers.channel import Shown, WorkerJob
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.forks import ForkParent, Forks, common
-from pytest_perfdl.workers.job import Job
-from pytest_perfdl.workers.messages import Shown, WorkerJob
-from pytest_perfdl.workers.options import plugin_packages, worker_options
+from pytest_perfdl.workers.job import Job, plugin_packages, worker_options
 from pytest_perfdl.workers.process import AnyWorker, Worker
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
@@ -33,7 +32,7 @@ USED_BY_WORKERS = (
     "pytest_perfdl.hookspecs",
     "pytest_perfdl.measure.counted_pass",
     "pytest_perfdl.measure.environment",
-    "pytest_perfdl.measure.prepare",
+    "pytest_perfdl.measure.environment",
     "pytest_perfdl.measure.program",
     "pytest_perfdl.config.settings",
     "pytest_perfdl.plugin",

@@ -25,8 +25,7 @@ from pytest_perfdl.baseline.code import (
     tracked,
 )
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.baseline.recorded_commit import BaselineCode, few, pair_of
-from pytest_perfdl.baseline.same import difference
+from pytest_perfdl.baseline.recorded_commit import BaselineCode, difference, few, pair_of
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, GitError
@@ -36,9 +35,9 @@ from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.definitions import Redefined, redefined
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.git import commit_of, git, modified, read, top_of, tree_of, trouble
-from pytest_perfdl.workers.checkout import Checkout, checked_out, kept_commits
+from pytest_perfdl.workers.channel import Origins
+from pytest_perfdl.workers.checkout import Checkout, checked_out, kept_commits, overlay, with_conftests
 from pytest_perfdl.workers.interpreter import Interpreter, check_version, describe, differences
-from pytest_perfdl.workers.messages import Origins
 from pytest_perfdl.workers.origins import (
     MADE_WHILE_BUILDING,
     NOT_MEASURED,
@@ -47,7 +46,6 @@ from pytest_perfdl.workers.origins import (
     elsewhere,
     import_roots,
 )
-from pytest_perfdl.workers.overlay import overlay, with_conftests
 
 _NEVER_PAIRED = (
     "the recorded baselines cannot be compared in paired rounds later, so only larger slowdowns are detected"

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.config.invocation import invocation
-from pytest_perfdl.config.perf_items import NOTHING_SELECTED
+from pytest_perfdl.config.marker import NOTHING_SELECTED
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.stopping_rule import ALPHA
@@ -25,36 +25,34 @@ from pytest_perfdl.machine.visible_devices import wanted_locks
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, ReportError
 from pytest_perfdl.model.failures import PerfError, PerfRegression
 from pytest_perfdl.model.record import Finding, Key
-from pytest_perfdl.model.secrets import clean
-from pytest_perfdl.model.visible import harmless, visible
+from pytest_perfdl.model.visible import clean, harmless, visible
 from pytest_perfdl.report import Written, github, markdown, remove_earlier, write_all
 from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
+from pytest_perfdl.report.exports import properties
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.junit import properties
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.results import run_file
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import TEST_ERROR, Judgement, Verdict, parse_fail_on
-from pytest_perfdl.run import waivers
+from pytest_perfdl.run import selection
 from pytest_perfdl.run.collection import PerfTest, adopt, unmeasured_limits
-from pytest_perfdl.run.context import RunContext
+from pytest_perfdl.run.context import RunContext, name_rules
 from pytest_perfdl.run.machine_limits import MachineLimits
 from pytest_perfdl.run.measurement import Measurement
-from pytest_perfdl.run.name_rules import name_rules
 from pytest_perfdl.run.perf_test import NotPassed, run_test, set_up, tear_down, unjudged
 from pytest_perfdl.run.processes import Processes
 from pytest_perfdl.run.progress import ExpectedDuration, Progress, estimate, share_line
 from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.run.scaling_curves import Curves
-from pytest_perfdl.run.sharding import shard_of_each
+from pytest_perfdl.run.selection import shard_of_each
 from pytest_perfdl.stats.evidence import least_rounds
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.device_lock import DeviceLock
 from pytest_perfdl.system.git import web_address
 from pytest_perfdl.system.import_path import own_imports
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
+from pytest_perfdl.workers.channel import Phase
 from pytest_perfdl.workers.checkout import sweep
-from pytest_perfdl.workers.messages import Phase
 from pytest_perfdl.workers.remote_test import dress, replay, suspended_capture
 
 MEASUREMENT = pytest.StashKey[Measurement]()
@@ -92,7 +90,7 @@ class PerfSession:
             store = Store(config.rootpath, settings.folder)
             store.sweep()
             fail_on = parse_fail_on(settings.fail_on)
-            self._waivers = waivers.resolve(config.rootpath, settings)
+            self._waivers = selection.resolve(config.rootpath, settings)
             if settings.update is not None:
                 store.check_writable()
         except (ValueError, BaselineError) as error:
@@ -129,7 +127,7 @@ class PerfSession:
         """Validate the perf tests among the items and put them first; those of other shards are taken out."""
         tests, self._refused = adopt(items, self.settings, self._waivers.waivers)
         if tests:
-            without = waivers.unmatched(self._waivers.waivers, tests, self.config)
+            without = selection.unmatched(self._waivers.waivers, tests, self.config)
             self._waivers = replace(self._waivers, unmatched=without)
         self._nothing = not tests and not self._refused
         self._collected = len(tests)

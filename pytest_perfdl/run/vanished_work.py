@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from pytest_perfdl.judge.reasons import with_remark
-from pytest_perfdl.judge.vanished import Rows, vanished
+from pytest_perfdl.judge.work import Rows, vanished
 from pytest_perfdl.measure.commands import CallInfo, FirstAndLater, Profiled, first_and_later
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import SideError

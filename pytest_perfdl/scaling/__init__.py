@@ -14,17 +14,23 @@
 """
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling.affine import Affine
-from pytest_perfdl.scaling.choose import Choice, TimePrediction, candidates, choose, predict
+from pytest_perfdl.scaling.choose import (
+    Choice,
+    Coefficient,
+    Fit,
+    TimePrediction,
+    candidates,
+    choose,
+    doublings,
+    evaluate,
+    importance,
+    predict,
+)
 from pytest_perfdl.scaling.generic import Generic
-from pytest_perfdl.scaling.held_out import Coefficient, Fit, evaluate
-from pytest_perfdl.scaling.parts import Parts, TimePart, parts_of
+from pytest_perfdl.scaling.laws import Affine, Cliff, Piecewise, find_cliff
 from pytest_perfdl.scaling.physical import PROCESSORS, Feature, Physical, features
-from pytest_perfdl.scaling.piecewise import Cliff, Piecewise, find_cliff
-from pytest_perfdl.scaling.points import Point, Points, read_csv
-from pytest_perfdl.scaling.runs import Members, members_of, points_of, sizes_of
-from pytest_perfdl.scaling.saved import from_data, to_data
-from pytest_perfdl.scaling.wording import doublings, importance
+from pytest_perfdl.scaling.points import Members, Point, Points, members_of, points_of, read_csv, sizes_of
+from pytest_perfdl.scaling.saved import Parts, TimePart, from_data, parts_of, to_data
 
 __all__ = [
     "PROCESSORS",

@@ -1,23 +1,177 @@
-"""Which model, and what it predicts: every model's error on what it has not seen is reported, the least decides."""
+"""Which model of time is chosen, how its errors on what it has not seen decide that, and how it is put into words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.model.units import format_percent, plural
-from pytest_perfdl.scaling.affine import Affine
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.scaling.generic import Generic
-from pytest_perfdl.scaling.held_out import LEAST_CONFIGURATIONS, Fit, evaluate
-from pytest_perfdl.scaling.model import Form
+from pytest_perfdl.scaling.laws import CONSTANT, Affine, C, Curve, Form, Piecewise, find_cliff
 from pytest_perfdl.scaling.physical import Physical
-from pytest_perfdl.scaling.piecewise import Piecewise, find_cliff
-from pytest_perfdl.scaling.points import Points
-from pytest_perfdl.scaling.wording import importance
+from pytest_perfdl.scaling.points import F64, Points
+from pytest_perfdl.stats.quantiles import student
+from pytest_perfdl.system import clocks
+
+# A fitted model with what is known of its worth: errors on configurations it has not seen, and intervals.
+
+
+LEAST_CONFIGURATIONS = 3
+"""With two, leaving one out leaves nothing to fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficient:
+    """A fitted number with its 95 % interval, in nanoseconds (`unit` "ns") or bare ("1")."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """One model of one set of points."""
+
+    name: str
+    curve: Curve
+    """Fitted to all points."""
+    replicas: tuple[Curve, ...]
+    """Fitted without one configuration each."""
+    coefficients: tuple[Coefficient, ...]
+    """What the model consists of, less what is zero with and without any configuration."""
+    errors: F64
+    """Each configuration's predicted mean time over the measured, less 1, predicted without it."""
+    freedom: int
+    """Degrees of freedom of the intervals: configurations less coefficients, 1 at least."""
+    fit_seconds: float
+    """How long fitting all points took, without the replicas."""
+
+    @property
+    def loo_mape(self) -> float:
+        """Mean absolute error of configurations left out, a fraction."""
+        return float(np.abs(self.errors).mean())
+
+    def interval(self, columns: Mapping[str, F64]) -> tuple[F64, F64, F64]:
+        """Times in nanoseconds and the ends of the 95 % intervals of a configuration's mean time.
+
+        t * (1 -+ q sqrt(s^2 + e^2)), q Student's quantile: s is the jackknife's relative standard error of the curve
+        there, e the root mean square of the errors of what was left out, so that a form that is wrong has wide
+        intervals as well as one that is uncertain. An end below zero becomes zero.
+        """
+        ns = self.curve.times(columns)
+        replicated = np.stack([replica.times(columns) for replica in self.replicas])
+        spread = _jackknife(replicated) ** 2 + (self.errors**2).mean() * ns**2
+        half = student(0.975, self.freedom) * np.sqrt(spread)
+        return ns, np.maximum(ns - half, 0.0), ns + half
+
+
+def evaluate(form: Form[C], points: Points) -> Fit:
+    """Fit a form to all points, and once without each configuration.
+
+    Replicates of a configuration are left out together: one would betray the other's time. The same fits give the
+    coefficients' intervals, by the jackknife: value -+ q se, se^2 = (n - 1) / n * sum (value_i - mean)^2 over the n
+    configurations (Tukey 1958; Efron and Stein, "The Jackknife Estimate of Variance", Annals of Statistics 9, 1981),
+    q the 97.5 % quantile of Student's t.
+
+    Raises
+    ------
+    ScalingError
+        Fewer than three configurations, or the form cannot be fitted.
+    """
+    configurations = points.configurations()
+    if len(configurations) < LEAST_CONFIGURATIONS:
+        count = len(configurations)
+        raise ScalingError(f"{plural(count, 'configuration')} measured, but at least {LEAST_CONFIGURATIONS} are needed")
+    import_module("scipy.optimize")  # half a second that is no part of fitting
+    before = clocks.monotonic()
+    curve = form.fit(points)
+    seconds = clocks.monotonic() - before
+    replicas = tuple(form.refit(curve, points.without(rows)) for rows in configurations)
+    errors = []
+    for rows, replica in zip(configurations, replicas, strict=True):
+        left_out = points.take(rows)
+        errors.append(float(replica.times(left_out.columns)[0] / left_out.ns.mean() - 1))
+    constants = curve.constants()
+    values = np.array([[constant.value for constant in replica.constants()] for replica in replicas])
+    used = [at for at, constant in enumerate(constants) if constant.value or values[:, at].any()]
+    freedom = max(len(configurations) - sum(constant.value != 0 for constant in constants), 1)
+    half = student(0.975, freedom) * _jackknife(values)
+    coefficients = tuple(
+        Coefficient(
+            constants[at].name,
+            constants[at].value,
+            constants[at].value - float(half[at]),
+            constants[at].value + float(half[at]),
+            constants[at].unit,
+        )
+        for at in used
+    )
+    return Fit(form.name, curve, replicas, coefficients, np.array(errors), freedom, seconds)
+
+
+def _jackknife(values: F64) -> F64:
+    """Standard errors of columns, a row per configuration left out."""
+    count = len(values)
+    squares = ((values - values.mean(axis=0)) ** 2).sum(axis=0)
+    return np.sqrt(np.asarray(squares, dtype=np.float64) * (count - 1) / count)
+
+
+# What a fitted model says of each factor, in words.
+
+
+_NEGLIGIBLE = 0.001
+"""Share of the least time below which a fixed part is not worth a sentence."""
+
+
+def doublings(fit: Fit, points: Points) -> dict[str, float]:
+    """For each factor that varies, the time with it doubled over the time without.
+
+    Doubled about the middle of its range, from m / sqrt(2) to m sqrt(2), m the square root of its least positive
+    value times its largest, others at their middle: the question is asked where the model was measured.
+    """
+    middle = {name: _middle(points, name) for name in points.factors}
+    found = {}
+    for name in points.varying:
+        columns = {other: np.array([value, value]) for other, value in middle.items()}
+        columns[name] = middle[name] * np.array([0.5**0.5, 2**0.5])
+        less, more = fit.curve.times(columns).tolist()
+        found[name] = more / less if less > 0 else float("nan")
+    return found
+
+
+def importance(fit: Fit, points: Points) -> tuple[str, ...]:
+    """One sentence per factor, the most important first, and one for the time that does not scale.
+
+    That last one only where the constant's interval is above zero. Like so: "doubling batch: 1.93x the time",
+    "doubling workers: 0.55x the time", "12.00 ms do not depend on size".
+    """
+    ratios = {name: ratio for name, ratio in doublings(fit, points).items() if ratio > 0}
+    ordered = sorted(ratios, key=lambda name: (-abs(np.log(ratios[name])), name))
+    said = []
+    for name in ordered:
+        said.append(f"doubling {name}: {ratios[name]:.2f}x the time")
+    fixed = next((each for each in fit.coefficients if each.name == CONSTANT), None)
+    if fixed is not None and fixed.low > 0 and fixed.value >= _NEGLIGIBLE * float(points.ns.min()):
+        said.append(f"{format_quantity(fixed.value, 'ns')} do not depend on size")
+    return tuple(said)
+
+
+def _middle(points: Points, name: str) -> float:
+    column = points.columns[name]
+    positive = column[column > 0]
+    return float(np.sqrt(positive.min() * positive.max())) if len(positive) else 0.0
+
+
+# Which model, and what it predicts: every model's error on what it has not seen is reported, the least decides.
+
 
 MAX_STRETCH = 2.0
 """How far beyond the measured range a factor may lie, as a ratio, unless extrapolation is asked for."""

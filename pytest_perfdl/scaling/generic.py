@@ -22,7 +22,7 @@ import numpy as np
 
 from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.units import plural
-from pytest_perfdl.scaling.model import CONSTANT, Constant
+from pytest_perfdl.scaling.laws import CONSTANT, Constant
 from pytest_perfdl.scaling.points import F64, Points
 
 Shape = Literal["product", "additive"]

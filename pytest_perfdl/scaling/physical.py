@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling.model import CONSTANT, Constant
+from pytest_perfdl.scaling.laws import CONSTANT, Constant
 from pytest_perfdl.scaling.points import F64, Points
 
 Share = Literal["whole", "divided", "undivided", "steps", "pairs"]

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling.choose import TimePrediction
-from pytest_perfdl.scaling.held_out import Fit
+from pytest_perfdl.scaling.choose import Fit, TimePrediction
 from pytest_perfdl.scaling.physical import PROCESSORS
 from pytest_perfdl.scaling.points import F64, Points
 

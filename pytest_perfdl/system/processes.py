@@ -1,10 +1,4 @@
-"""Child processes that end with this one, however it ends, together with everything in their process groups.
-
-A guard, a shell that is started with the first child, reads the list of living groups from a pipe that only this
-process holds. When the pipe closes, it kills them. This needs no signal handler, so it works for SIGKILL as well, and
-no cooperation of a child, so it works for one that hangs in native code. A forked child of this process closes its end
-of the pipe: otherwise the guard would wait for it.
-"""
+"""Child processes that end with this one, and signals that end this one in good order."""
 
 from __future__ import annotations
 
@@ -15,10 +9,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Protocol
+
+# Child processes that end with this one, however it ends, together with everything in their process groups.
+#
+# A guard, a shell that is started with the first child, reads the list of living groups from a pipe that only this
+# process holds. When the pipe closes, it kills them. This needs no signal handler, so it works for SIGKILL as well, and
+# no cooperation of a child, so it works for one that hangs in native code. A forked child of this process closes its
+# end of the pipe: otherwise the guard would wait for it.
+
 
 _GUARD = """
 trap '' HUP INT QUIT TERM
@@ -185,3 +189,45 @@ def run(command: Sequence[str], folder: Path, *, seconds: float, environment: Ma
         output.seek(0)
         errors.seek(0)
         return Finished(code, output.read(), errors.read())
+
+
+# SIGTERM and SIGHUP end a run like Ctrl-C: fixtures are torn down, processes ended, directories removed.
+
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of shells."""
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Ending:
+    """Turns these signals into KeyboardInterrupt from now on, where nobody else handles or ignores them."""
+
+    def __init__(self) -> None:
+        self._received: int | None = None
+        self._held = False
+        self._ours: list[int] = []
+        if threading.current_thread() is threading.main_thread():
+            self._ours = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+            for number in self._ours:
+                signal.signal(number, self._handle)
+
+    def hold(self) -> None:
+        """From now on only remember a signal: the run is cleaning up already."""
+        self._held = True
+
+    def finish(self) -> None:
+        """Restore what was before; if a signal came, this process ends by it, as its sender expects."""
+        for number in self._ours:
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, signal.SIG_DFL)
+        if self._received is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.kill(os.getpid(), self._received)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self._received is None:
+            self._received = number
+            if not self._held:
+                raise KeyboardInterrupt(signal.Signals(number).name)

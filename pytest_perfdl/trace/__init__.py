@@ -7,10 +7,9 @@ dumps of PyTorch's device allocator. All times are integer nanoseconds. Metrics 
 """
 
 from pytest_perfdl.model.errors import TraceError
-from pytest_perfdl.trace.exemplar import ALL_RANKS, exemplar, read_exemplar, unpack
+from pytest_perfdl.trace.exemplar import ALL_RANKS, exemplar, read_exemplar, unpack, with_memory
 from pytest_perfdl.trace.model import Category, Counters, MemoryEvents, Trace
 from pytest_perfdl.trace.reader import loads, read
-from pytest_perfdl.trace.step_memory import with_memory
 from pytest_perfdl.trace.writer import Event, compress, write
 
 __all__ = [

@@ -1,35 +1,416 @@
-"""Converts decoded events, slice by slice, to the columns of a `Trace`."""
+"""Converts decoded events, slice by slice, to the columns of a `Trace`: complete events, pairs, instants and ids."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.annotations import MODULE
-from pytest_perfdl.trace.begin_end import BEGIN, COMPLETE, END, Pairs, Phases, merged, pair, set_durations
-from pytest_perfdl.trace.events import LONGEST_NS, RawEvent, concatenated, nanoseconds
-from pytest_perfdl.trace.ids import Ids
-from pytest_perfdl.trace.instants import CounterColumns, MemoryColumns
+from pytest_perfdl.trace.arrays import Numbering
+from pytest_perfdl.trace.events import LONGEST_NS, Number, RawEvent, concatenated, nanoseconds
 from pytest_perfdl.trace.model import (
     DEVICE_CATEGORIES,
+    FIRST_LABEL,
     I32,
     I64,
     LAUNCH_CATEGORIES,
     Category,
+    Counters,
+    MemoryEvents,
     Rows,
     Trace,
     decode_args,
     whole_numbers,
 )
-from pytest_perfdl.trace.numbering import Numbering
 from pytest_perfdl.trace.raw_args import SPILL_BYTES, ArgsStore, join
 from pytest_perfdl.trace.times import OPEN, with_sound_times
+
+# Process and thread ids as integers: numbers unchanged, other text numbered.
+
+
+_STREAM = re.compile(r"stream (\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Renumbering:
+    """From the numbers given in the order of appearance to those in the order of the texts.
+
+    So the numbers of a trace do not depend on the slices in which it was read.
+    """
+
+    final: Mapping[int, int]
+
+    def __call__(self, column: I64) -> I64:
+        """The column with its final numbers; changed in place."""
+        interned = np.flatnonzero(column <= FIRST_LABEL)
+        if len(interned):
+            column[interned] = [self.final[number] for number in column[interned].tolist()]
+        return column
+
+    def processes(self, names: dict[int, str]) -> dict[int, str]:
+        """Names by final process id."""
+        return {self._one(pid): name for pid, name in names.items()} if self.final else names
+
+    def threads(self, names: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
+        """Names by final process and thread id."""
+        return {(self._one(pid), self._one(tid)): name for (pid, tid), name in names.items()} if self.final else names
+
+    def _one(self, number: int) -> int:
+        return self.final.get(number, number)
+
+
+class Ids:
+    """Ids as they come, column by column."""
+
+    def __init__(self) -> None:
+        self._known: dict[Number, int] = {}
+        self._labels: dict[str, int] = {}
+
+    def column(self, values: list[Number]) -> I64:
+        """Ids of a column of the file."""
+        if set(map(type, values)) == {int}:
+            with contextlib.suppress(OverflowError):
+                numbers = np.array(values, dtype=np.int64)
+                if numbers.min() > FIRST_LABEL:
+                    return numbers
+        for value in dict.fromkeys(values):
+            if value not in self._known:
+                self._known[value] = self._number(value)
+        return np.array(list(map(self._known.__getitem__, values)), dtype=np.int64)
+
+    def close(self) -> tuple[dict[int, str], Renumbering]:
+        """Text of the interned ids by final number, and what gives the columns their final numbers."""
+        texts = sorted(self._labels)
+        final = {self._labels[text]: FIRST_LABEL - place for place, text in enumerate(texts)}
+        return {FIRST_LABEL - place: text for place, text in enumerate(texts)}, Renumbering(final)
+
+    def _number(self, value: Number) -> int:
+        if isinstance(value, str) and (stream := _STREAM.match(value)):
+            value = stream[1]
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            number = int(value)  # type: ignore[arg-type]
+            if FIRST_LABEL < number < 2**63:
+                return number
+        text = "" if value is None else str(value)
+        return self._labels.setdefault(text, FIRST_LABEL - len(self._labels))
+
+
+# Events at a point in time, as columns: `[memory]` instants and counters.
+
+
+_MEMORY_FIELDS = ("bytes", "device_type", "device_id", "address", "allocated", "reserved")
+
+
+class _Memory(msgspec.Struct, gc=False):
+    bytes: int = msgspec.field(name="Bytes", default=0)
+    device_type: int = msgspec.field(name="Device Type", default=-1)
+    device_id: int = msgspec.field(name="Device Id", default=-1)
+    address: int = msgspec.field(name="Addr", default=-1)
+    allocated: int = msgspec.field(name="Total Allocated", default=-1)
+    reserved: int = msgspec.field(name="Total Reserved", default=-1)
+
+
+class MemoryColumns:
+    """Collects `[memory]` events slice by slice."""
+
+    def __init__(self, ids: Ids) -> None:
+        self._ids = ids
+        self._parts: dict[str, list[I64]] = {name: [] for name in ("time", *_MEMORY_FIELDS, "pid", "tid")}
+        self.untimed = 0
+        """Number of events that were left out because their time was invalid."""
+
+    def add(self, events: list[RawEvent]) -> None:
+        """Take the memory events of one slice."""
+        count = len(events)
+        time, events = _timed(events)
+        self.untimed += count - len(events)
+        found = decode_args(join([event.args for event in events]), _Memory)
+        self._parts["time"].append(time)
+        for name in _MEMORY_FIELDS:
+            self._parts[name].append(whole_numbers(list(map(attrgetter(name), found))))
+        self._parts["pid"].append(self._ids.column([event.pid for event in events]))
+        self._parts["tid"].append(self._ids.column([event.tid for event in events]))
+
+    def build(self, renumber: Renumbering) -> MemoryEvents:
+        """All of them, in the order of time."""
+        columns = {name: concatenated(parts, np.int64) for name, parts in self._parts.items()}
+        order = np.argsort(columns["time"], kind="stable")
+        columns = {name: column[order] for name, column in columns.items()}
+        return MemoryEvents(**{**columns, "pid": renumber(columns["pid"]), "tid": renumber(columns["tid"])})
+
+
+class CounterColumns:
+    """Collects counter events slice by slice; those without a usable time or a number are passed over."""
+
+    def __init__(self, ids: Ids) -> None:
+        self._ids = ids
+        self._names: dict[str, int] = {}
+        self._time: list[I64] = []
+        self._pid: list[I64] = []
+        self._name: list[int] = []
+        self._value: list[float] = []
+
+    def add(self, events: list[RawEvent]) -> None:
+        """Take the counter events of one slice."""
+        time, events = _timed(events)
+        pid = self._ids.column([event.pid for event in events])
+        rows: list[int] = []
+        series = msgspec.json.decode(b"[%b]" % join([event.args for event in events]), type=list[msgspec.Raw])
+        for row, (event, raw) in enumerate(zip(events, series, strict=True)):
+            for key, value in _numbers(raw):
+                rows.append(row)
+                self._name.append(self._names.setdefault(f"{event.name} {key}".strip(), len(self._names)))
+                self._value.append(value)
+        self._time.append(time[np.array(rows, dtype=np.intp)])
+        self._pid.append(pid[np.array(rows, dtype=np.intp)])
+
+    def build(self, renumber: Renumbering) -> Counters:
+        """All of them, in the order of time."""
+        time = concatenated(self._time, np.int64)
+        order = np.argsort(time, kind="stable")
+        return Counters(
+            time=time[order],
+            name=np.array(self._name, dtype=np.int32)[order],
+            value=np.array(self._value, dtype=np.float64)[order],
+            pid=renumber(concatenated(self._pid, np.int64)[order]),
+            names=tuple(self._names),
+        )
+
+
+def _timed(events: list[RawEvent]) -> tuple[I64, list[RawEvent]]:
+    """The events that have a usable time, and their times."""
+    time, usable = nanoseconds([event.ts for event in events])
+    if not usable.all():
+        events = [event for event, keep in zip(events, usable.tolist(), strict=True) if keep]
+    return time[usable], events
+
+
+def _numbers(raw: msgspec.Raw) -> list[tuple[str, float]]:
+    try:
+        series = msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return []
+    found = []
+    for key, value in series.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            with contextlib.suppress(OverflowError):
+                found.append((key, float(value)))
+    return found
+
+
+# Pairs begin and end events (phases B and E) to what complete events are, as the Trace Event Format defines it.
+#
+# The ends belong to the beginnings of their thread as a stack. A file should have the events of a thread in the order
+# of time, and then its own order is that of the stack, also among equal times. Where it has them in another order, that
+# is still the stack's unless fewer events are left over in the order of time (it is of a file whose complete events
+# were rewritten as two events each, say); among equal times, what ends then comes before what begins.
+
+
+COMPLETE, BEGIN, END = 0, 1, 2
+"""Phases of rows, X, B and E."""
+
+Phases = npt.NDArray[np.int8]
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Which row of phase E ends which row of phase B."""
+
+    begin: list[int] = field(default_factory=list)
+    end: list[int] = field(default_factory=list)
+    inside: list[tuple[int, int]] = field(default_factory=list)
+    """Beginnings without an end, and the row of the end of what is around them; -1 where nothing is."""
+    unbegun: int = 0
+    """Ends without a beginning."""
+    reversed: int = 0
+    """Pairs that end before they begin."""
+
+    @property
+    def misfits(self) -> int:
+        """Events that are in no pair as it should be."""
+        return self.unbegun + self.reversed + len(self.inside)
+
+    def __iadd__(self, other: Pairs) -> Pairs:
+        self.begin += other.begin
+        self.end += other.end
+        self.inside += other.inside
+        self.unbegun += other.unbegun
+        self.reversed += other.reversed
+        return self
+
+    def findings(self) -> Iterator[str]:
+        """What does not pair, one line each."""
+        if self.unbegun:
+            yield plural(
+                self.unbegun,
+                "end event (phase E) has no begin event and was ignored",
+                "end events (phase E) have no begin event and were ignored",
+            )
+        if self.reversed:
+            yield plural(
+                self.reversed,
+                "end event (phase E) lies before its begin event: its duration was read as 0",
+                "end events (phase E) lie before their begin events: their durations were read as 0",
+            )
+        if self.inside:
+            yield plural(
+                len(self.inside),
+                "begin event (phase B) has no end event: it was ended with the event around it, or with the last event "
+                "of its thread",
+                "begin events (phase B) have no end event: each was ended with the event around it, or with the last "
+                "event of its thread",
+            )
+
+
+def pair(phase: Phases, start: I64, name: I32, pid: I64, tid: I64, unnamed: int) -> Pairs:
+    """Pair the rows of phases B and E, thread by thread.
+
+    Parameters
+    ----------
+    phase, start, name, pid, tid
+        Of all rows, in the order of the file; of a row of phase E, `start` is when it ends.
+    unnamed
+        The name of an end that has none, which ends the innermost; one with a name ends the innermost of that name.
+    """
+    found = Pairs()
+    rows = np.flatnonzero(phase != COMPLETE)
+    by_thread = np.lexsort((rows, tid[rows], pid[rows]))
+    rows = rows[by_thread]
+    cuts = np.flatnonzero((np.diff(tid[rows]) != 0) | (np.diff(pid[rows]) != 0)) + 1
+    for thread in np.split(rows, cuts):
+        begins = (phase[thread] == BEGIN).tolist()
+        events = list(zip(thread.tolist(), begins, start[thread].tolist(), name[thread].tolist(), strict=True))
+        pairs = _stack(events, unnamed)
+        if pairs.misfits and (np.diff(start[thread]) < 0).any():
+            pairs = min(pairs, _stack(_in_time(events, unnamed), unnamed), key=lambda each: each.misfits)
+        found += pairs
+    return found
+
+
+def set_durations(pairs: Pairs, start: I64, duration: I64, pid: I64, tid: I64) -> None:
+    """Put the durations of all beginnings into the column `duration`; an end never lies before its beginning."""
+    begin, end = np.array(pairs.begin, dtype=np.intp), np.array(pairs.end, dtype=np.intp)
+    duration[begin] = np.maximum(start[end] - start[begin], 0)
+    if pairs.inside:
+        rows, around = np.array(pairs.inside, dtype=np.intp).T
+        ends = np.where(around >= 0, start[around], _last_ends(start + duration, pid, tid)[rows])
+        duration[rows] = np.maximum(ends - start[rows], 0)
+
+
+def merged(begin: bytes, end: bytes) -> bytes:
+    """The arguments of both events as JSON text; of equal keys the end's value counts, as the format says."""
+    try:
+        both = [msgspec.json.decode(text, type=dict[str, msgspec.Raw]) for text in (begin, end)]
+    except (msgspec.DecodeError, RecursionError):
+        return begin
+    return msgspec.json.encode({**both[0], **both[1]})
+
+
+_Event = tuple[int, bool, int, int]
+"""Row, whether it begins, time, name."""
+
+
+class _Opened:
+    """The beginnings of a thread that are not ended yet, the innermost last."""
+
+    def __init__(self, unnamed: int) -> None:
+        self.events: list[_Event] = []
+        self._names: Counter[int] = Counter()
+        self._unnamed = unnamed
+
+    def push(self, event: _Event) -> None:
+        self.events.append(event)
+        self._names[event[3]] += 1
+
+    def pop(self, end: _Event) -> list[_Event]:
+        """Take out what an event ends, with all that is inside it; nothing where it ends nothing."""
+        name = end[3]
+        if name != self._unnamed and not self._names[name]:
+            return []
+        place = len(self.events) - 1
+        while name != self._unnamed and self.events[place][3] != name:
+            place -= 1
+        taken = self.events[max(place, 0) :]
+        del self.events[max(place, 0) :]
+        self._names.subtract(event[3] for event in taken)
+        return taken
+
+
+def _stack(events: list[_Event], unnamed: int) -> Pairs:
+    """The pairs of one thread, whose events are in the order of its stack."""
+    found = Pairs()
+    opened = _Opened(unnamed)
+    for event in events:
+        row, begins, time, _ = event
+        if begins:
+            opened.push(event)
+            continue
+        taken = opened.pop(event)
+        if not taken:
+            found.unbegun += 1
+            continue
+        begun = taken[0]
+        found.begin.append(begun[0])
+        found.end.append(row)
+        found.reversed += time < begun[2]
+        for each in taken[1:]:
+            # What began at the same time may as well be around it: those have no order among themselves.
+            if each[2] > begun[2]:
+                found.inside.append((each[0], row))
+            else:
+                opened.push(each)
+    found.inside += [(each[0], -1) for each in opened.events]
+    return found
+
+
+def _in_time(events: list[_Event], unnamed: int) -> list[_Event]:
+    """The events by time; among equal times, those first that end what began before."""
+    found: list[_Event] = []
+    opened = _Opened(unnamed)
+    for _, group in groupby(sorted(events, key=_time), _time):
+        late: list[_Event] = []
+        for event in group:
+            taken = [] if event[1] else opened.pop(event)
+            (found if taken else late).append(event)
+            for each in taken[1:]:
+                opened.push(each)
+        for event in late:
+            if event[1]:
+                opened.push(event)
+            else:
+                for each in opened.pop(event)[1:]:
+                    opened.push(each)
+        found += late
+    return found
+
+
+def _time(event: _Event) -> int:
+    return event[2]
+
+
+def _last_ends(end: I64, pid: I64, tid: I64) -> I64:
+    """When the last event of the thread of each row ends."""
+    order = np.lexsort((tid, pid))
+    first = np.concatenate(([True], (np.diff(tid[order]) != 0) | (np.diff(pid[order]) != 0)))
+    latest = np.maximum.reduceat(end[order], np.flatnonzero(first))
+    found = np.empty_like(end)
+    found[order] = latest[np.cumsum(first) - 1]
+    return found
+
+
+# Converts decoded events, slice by slice, to the columns of a `Trace`.
+
 
 _ALIASES = {
     "Operator": Category.CPU_OP,

@@ -1,9 +1,9 @@
-"""Extracts one step of a trace, small enough to store with a baseline."""
+"""One step of a trace, small enough to store with a baseline, and another run's memory events on its times."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,12 @@ from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import collective_names
 from pytest_perfdl.trace.annotations import step_annotations
-from pytest_perfdl.trace.model import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Category, Rows, Trace
+from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, LAUNCH_CATEGORIES, Category, Rows, Trace
 from pytest_perfdl.trace.reader import loads, read
-from pytest_perfdl.trace.writer import Event, compress, write
+from pytest_perfdl.trace.writer import Event, append, compress, write
+
+# Extracts one step of a trace, small enough to store with a baseline.
+
 
 LIMIT = 256 * 1024
 """Bytes that an exemplar may have, compressed."""
@@ -287,3 +290,138 @@ def _largest(make: Callable[[int], bytes], count: int, limit: int) -> bytes:
         else:
             too_many = middle
     return best
+
+
+# Transfers the memory events of a step to the trace of another run of the same step.
+
+
+_CPU = 0
+"""c10::DeviceType of the host."""
+
+_HostThread = tuple[int, int]
+"""Process and thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Times of one thread of the one step, and of the same moments in the other."""
+
+    pid: int
+    tid: int
+    """In the other step."""
+    times: I64
+    others: I64
+
+
+def with_memory(picture: bytes, trace: Trace, step: int, held: int, *, limit: int = LIMIT) -> bytes | None:
+    """An exemplar with the `[memory]` events of the same step, from another trace that recorded memory.
+
+    Recording memory distorts times, so that the trace whose times count holds none. Both ran the same operators: an
+    event between two moments of these, starts and ends on its own thread, lies as far between them in the exemplar.
+    Addresses are small numbers in the order of their first use.
+
+    Parameters
+    ----------
+    picture
+        What `exemplar` returned.
+    trace, step
+        The trace with memory, and which of its steps.
+    held
+        Bytes that the host held when the step began: the profiler counts the host's memory from its own start. A
+        device's allocator knows its total.
+    limit
+        Bytes that the result may have, compressed.
+
+    Returns
+    -------
+    bytes or None
+        The compressed trace; `None` when the two steps ran different operators, there are no memory events, or the
+        result would be too large.
+
+    Raises
+    ------
+    TraceError
+        When the exemplar cannot be read.
+    """
+    text = unpack(picture, "the trace of the step")
+    own = loads(text, "the trace of the step")
+    annotations, _ = step_annotations(own)
+    if not len(annotations):
+        raise TraceError("the trace of the step has no step annotation")
+    opened, _ = step_annotations(trace)
+    clocks = _clocks(own, int(annotations[0]), trace, int(opened[step]))
+    if clocks is None:
+        return None
+    events = list(_events(trace, int(opened[step]), clocks, held))
+    try:
+        data = compress(append(text, events))
+    except ValueError as error:
+        raise TraceError(f"the trace of the step: {error}") from None
+    return data if events and len(data) <= limit else None
+
+
+def _clocks(own: Trace, annotation: int, trace: Trace, opened: int) -> dict[_HostThread, _Clock] | None:
+    """How times translate, by the trace's threads; `None` where the operators of a thread are not the exemplar's."""
+    theirs = _host_threads(own, annotation)
+    found = {}
+    for thread, rows in _host_threads(trace, opened).items():
+        same = next((key for key, other in theirs.items() if _names(own, other) == _names(trace, rows)), None)
+        if same is None:
+            return None
+        others = theirs.pop(same)
+        times = np.concatenate((_moments(trace, rows), _moments(trace, np.array([opened]))))
+        answers = np.concatenate((_moments(own, others), _moments(own, np.array([annotation]))))
+        order = np.lexsort((answers, times))
+        found[thread] = _Clock(*same, times[order], np.maximum.accumulate(answers[order]))
+    return None if theirs else found
+
+
+def _host_threads(trace: Trace, annotation: int) -> dict[_HostThread, Rows]:
+    """The operators of the step by host thread, in the order of time, the outer before the inner."""
+    rows = trace.rows(Category.CPU_OP)
+    rows = rows[(trace.start[rows] >= trace.start[annotation]) & (trace.start[rows] < trace.end[annotation])]
+    rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows]))]
+    threads = np.stack((trace.pid[rows], trace.tid[rows]), axis=1)
+    found = dict.fromkeys(map(tuple, threads.tolist()))
+    return {thread: rows[(threads == thread).all(axis=1)] for thread in found}
+
+
+def _names(trace: Trace, rows: Rows) -> list[str]:
+    return [trace.name_of(row) for row in rows.tolist()]
+
+
+def _moments(trace: Trace, rows: Rows) -> I64:
+    return np.concatenate((trace.start[rows], trace.end[rows]))
+
+
+def _events(trace: Trace, opened: int, clocks: dict[_HostThread, _Clock], held: int) -> Iterator[Event]:
+    memory = trace.memory
+    inside = np.flatnonzero((memory.time >= trace.start[opened]) & (memory.time < trace.end[opened]))
+    if not clocks or not len(inside) or (memory.allocated[inside] < 0).any():
+        return
+    step = clocks.get((int(trace.pid[opened]), int(trace.tid[opened])), next(iter(clocks.values())))
+    host = inside[memory.device_type[inside] == _CPU]
+    shift = held - int(memory.allocated[host[0]] - memory.bytes[host[0]]) if len(host) else 0
+    addresses: dict[int, int] = {}
+    latest = 0
+    for event in inside.tolist():
+        clock = clocks.get((int(memory.pid[event]), int(memory.tid[event])), step)
+        # Totals are in the order of events: of two threads none may overtake the other.
+        latest = max(latest, round(float(np.interp(memory.time[event], clock.times, clock.others))))
+        kind = int(memory.device_type[event])
+        yield Event(
+            "i",
+            "[memory]",
+            clock.pid,
+            clock.tid,
+            start_ns=latest,
+            category="cpu_instant_event",
+            args={
+                "Addr": addresses.setdefault(int(memory.address[event]), len(addresses) + 1),
+                "Bytes": int(memory.bytes[event]),
+                "Device Id": int(memory.device_id[event]),
+                "Device Type": kind,
+                "Total Allocated": int(memory.allocated[event]) + (shift if kind == _CPU else 0),
+                "Total Reserved": int(memory.reserved[event]),
+            },
+        )

@@ -1,19 +1,23 @@
-"""A trace in memory: columns of equal length, one row per complete event."""
+"""A trace in memory: columns of equal length, one row per complete event; what is computed once per trace."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pytest_perfdl.trace.arrays import sorted_by
 from pytest_perfdl.trace.raw_args import RawArgs
-from pytest_perfdl.trace.sorting import sorted_by
+
+# A trace in memory: columns of equal length, one row per complete event.
+
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -301,3 +305,57 @@ def _decode_one(text: msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return decoder.type()
+
+
+# Functions of a trace that are computed once per trace.
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def remember(function: Callable[..., Any], trace: Trace, value: object, *args: object) -> None:
+    """Have a function that is computed once say this of a trace, with these further arguments."""
+    inner = function.__wrapped__  # type: ignore[attr-defined]
+    key = (inner, *map(id, args))
+    trace.derived[key] = value, args
+
+
+def once(function: Function) -> Function:
+    """Remember what a pure function says of a trace, as long as the trace lives.
+
+    Further arguments are told apart by identity, so this is for functions without any, or whose arguments are
+    themselves remembered. What is returned is shared and must not be changed.
+    """
+
+    @wraps(function)
+    def remembering(trace: Trace, *args: object, **kwargs: object) -> object:
+        if kwargs:
+            return function(trace, *args, **kwargs)
+        key = (function, *map(id, args))
+        if key not in trace.derived:
+            # The arguments are kept too, or another object could take their identity.
+            trace.derived[key] = function(trace, *args), args
+        return trace.derived[key][0]
+
+    return cast("Function", remembering)
+
+
+# Selected rows of a trace as a new trace.
+
+
+def subset(trace: Trace, rows: Rows, memory: Rows) -> Trace:
+    """The events of these rows, and these `[memory]` instants, with everything else as it is."""
+    return replace(
+        trace,
+        start=trace.start[rows],
+        duration=trace.duration[rows],
+        name=trace.name[rows],
+        category=trace.category[rows],
+        pid=trace.pid[rows],
+        tid=trace.tid[rows],
+        correlation=trace.correlation[rows],
+        memory=MemoryEvents(
+            **{field.name: getattr(trace.memory, field.name)[memory] for field in fields(MemoryEvents)}
+        ),
+        raw_args=trace.raw_args.take(rows),
+    )

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.units import plural, some
 from pytest_perfdl.trace.annotations import STEP
-from pytest_perfdl.trace.model import DEVICE_CATEGORIES, FIRST_LABEL, I64, Category, Counters, Rows, Trace
-from pytest_perfdl.trace.subset import subset
+from pytest_perfdl.trace.model import DEVICE_CATEGORIES, FIRST_LABEL, I64, Category, Counters, Rows, Trace, subset
 
 MERGED = "merged"
 """The metadata in which `report.trace.chrome` says what it wrote into one file: a list of `MergedRank`."""

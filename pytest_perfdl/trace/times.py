@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.trace.annotations import STEP
-from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, Category, GraphNode, Rows, Trace
-from pytest_perfdl.trace.subset import subset
+from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, Category, GraphNode, Rows, Trace, subset
 
 OPEN = -1
 """Duration, in nanoseconds, of an event that had not ended when the recording did, until `with_sound_times`."""

@@ -20,8 +20,8 @@ USENIX ATC 2020 (tasks, primitives); Liang et al., "Lumos", MLSys 2025 (dependen
 """
 
 from pytest_perfdl.whatif.editing.edit import Plan, primitive
-from pytest_perfdl.whatif.editing.insertion import NewTask
 from pytest_perfdl.whatif.editing.select import Select
+from pytest_perfdl.whatif.editing.surgery import NewTask
 from pytest_perfdl.whatif.from_trace.graph import task_graph
 from pytest_perfdl.whatif.model import EdgeKind, Edges, TaskGraph, TaskKind, Track
 from pytest_perfdl.whatif.predict import Prediction, WhatIf, predict

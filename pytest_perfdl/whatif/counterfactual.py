@@ -18,17 +18,16 @@ from functools import partial
 
 import numpy as np
 
-from pytest_perfdl.analysis.account.parts.labels import labels
-from pytest_perfdl.analysis.account.parts.sums import TimeEntries
+from pytest_perfdl.analysis.account.parts import TimeEntries, labels
+from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.analysis.events.nesting import Mask
 from pytest_perfdl.analysis.events.threads import input_rows
-from pytest_perfdl.analysis.events.tree import call_tree
 from pytest_perfdl.diff import Diff, DiffCause, Side, causes, diff, of_traces
 from pytest_perfdl.diff.account import PYTHON, rounded
 from pytest_perfdl.diff.causes import LEAST_SHARE, LEAST_SHARE_UNREPEATED
-from pytest_perfdl.diff.changes import Counterfactual, Share
 from pytest_perfdl.diff.matching.names import NO_RULES, Rules
 from pytest_perfdl.diff.shapley import shapley
+from pytest_perfdl.diff.side import Counterfactual, Share
 from pytest_perfdl.model.step_part import PartKind
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.trace import Trace

@@ -10,15 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pytest_perfdl.analysis.efficiency.modeled_calls import modeled_calls
-from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCost, bytes_of_type
+from pytest_perfdl.analysis.efficiency.costs import OperatorCost, bytes_of_type, modeled_calls
 from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.launches import call_tree, launches, launching_operator
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import input_rows
-from pytest_perfdl.analysis.events.tree import call_tree, launching_operator
-from pytest_perfdl.trace.cached import once
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace, once
 from pytest_perfdl.whatif.machine import operator_key
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TrackKind
 

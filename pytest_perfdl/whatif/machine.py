@@ -9,8 +9,7 @@ from pytest_perfdl.analysis.account.transfers import copy_figures
 from pytest_perfdl.analysis.efficiency.roofline import roofline
 from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.machine.peaks import Peaks
-from pytest_perfdl.trace.cached import once
-from pytest_perfdl.trace.model import Trace
+from pytest_perfdl.trace.model import Trace, once
 
 ACHIEVED = 0.8
 """Share of a data sheet's bandwidth that streaming kernels reach (STREAM-like kernels reach 75 to 92 %)."""

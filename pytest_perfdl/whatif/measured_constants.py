@@ -16,7 +16,7 @@ from pytest_perfdl.whatif import task_graph
 from pytest_perfdl.whatif.facts import computing, operator_costs
 
 if TYPE_CHECKING:
-    from pytest_perfdl.measure.replay import Form, Ratio, Recorded
+    from pytest_perfdl.measure.calibration import Form, Ratio, Recorded
 
 COVERED = 0.95
 """Share of the operators' time that those which are replayed make up."""
@@ -53,19 +53,19 @@ def measured(
         `known` is of another machine, or others disturbed what was measured; without forms alone, whose replays stand
         that.
     """
-    from pytest_perfdl.measure import replay
+    from pytest_perfdl.measure import calibration
     from pytest_perfdl.measure.calibration import calibrate
 
     graph = task_graph(trace)
     device = "cuda" if graph.on_device else "cpu"
-    if graph.on_device and not replay.has_device():
+    if graph.on_device and not calibration.has_device():
         raise ConstantsError(
             "the trace was recorded on a GPU, but torch finds no GPU here: run the command on the machine of the trace"
         )
     calls = _calls(trace)
     if forms and not calls:
         raise ConstantsError("the trace has no shapes of operators: profile with record_shapes=True")
-    key = replay.prepare(threads, device)
+    key = calibration.prepare(threads, device)
     found = known or Machine()
     if found.key and found.key != key:
         raise ConstantsError(
@@ -84,7 +84,7 @@ def measured(
             say(0, 0, f"the peak rates of this machine could not be measured: {error}")
     plain: list[tuple[str, Callable[[], float]]] = []
     if not graph.on_device:
-        plain = [("contention", replay.contention), ("hand_over_ns", replay.hand_over_ns)]
+        plain = [("contention", calibration.contention), ("hand_over_ns", calibration.hand_over_ns)]
     plain = [(name, measure) for name, measure in plain if getattr(found, name) is None]
     done, count = 0, len(plain) + sum(map(len, missing.values()))
     for name, measure in plain:
@@ -94,7 +94,7 @@ def measured(
         done += 1
         say(done, count, f"{name} {value:.4g}")
     for form in forms:
-        for call, ratio in replay.ratios(missing[form], form, device):
+        for call, ratio in calibration.ratios(missing[form], form, device):
             if ratio is not None:
                 before[form][call] = ratio
             done += 1
@@ -121,7 +121,7 @@ class _Args(msgspec.Struct):
 
 def _calls(trace: Trace) -> Mapping[str, Recorded]:
     """The operators that matter, the longest first, by `operator_key`."""
-    from pytest_perfdl.measure.replay import Recorded
+    from pytest_perfdl.measure.calibration import Recorded
 
     costs, graph = operator_costs(trace), task_graph(trace)
     call = np.where(computing(graph), costs.of_tasks(graph), -1)

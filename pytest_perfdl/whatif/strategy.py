@@ -3,17 +3,400 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import accumulate
 
 import numpy as np
 import orjson
 
-from pytest_perfdl.analysis.efficiency.operator_costs import size_of
-from pytest_perfdl.whatif.facts import gradients, inside, operator_costs, optimizer_steps, time_of
-from pytest_perfdl.whatif.layers import Layer, gradient_share, layers, saved
-from pytest_perfdl.whatif.parallelism import DeviceLayout, LayerCost, Network, peak_bytes, staged
+from pytest_perfdl.analysis.account.parts import PHASES, labels
+from pytest_perfdl.analysis.efficiency.costs import size_of
+from pytest_perfdl.trace.model import I32, Category, Rows, Trace, once
+from pytest_perfdl.whatif.facts import Gradients, gradients, inside, operator_costs, optimizer_steps, time_of
+from pytest_perfdl.whatif.model import (
+    NO_RELEASE,
+    NO_SCOPE,
+    EdgeKind,
+    Edges,
+    Mask,
+    TaskGraph,
+    TaskKind,
+    Tasks,
+    Track,
+    TrackKind,
+)
 from pytest_perfdl.whatif.simulation.simulate import simulate
-from pytest_perfdl.whatif.transform import Context
+from pytest_perfdl.whatif.transform import Context, NotRecorded
+
+# Layers spread over devices, as a task graph of its own: stages, micro-batches, and what they send each other.
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """One layer in a mean step of one device, or what comes before the first or behind the last."""
+
+    name: str
+    forward_ns: float
+    """Of the device, or of the host where there is none."""
+    backward_ns: float
+    host_forward_ns: float
+    """Of the host while it launches, which micro-batches do not divide; 0 where the host computes itself."""
+    host_backward_ns: float
+    update_ns: float
+    parameter_bytes: float
+    kept_bytes: float
+    """What its forward pass keeps for its backward pass."""
+    sent_bytes: float
+    """What it hands to the next layer; the gradient that comes back is as large."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLayout:
+    """How many devices share the batch, the layers and each layer."""
+
+    data: int = 1
+    pipeline: int = 1
+    tensor: int = 1
+    micro_batches: int = 1
+
+    @property
+    def devices(self) -> int:
+        """All of them."""
+        return self.data * self.pipeline * self.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Between devices: bytes a second, and nanoseconds of a message."""
+
+    bytes_per_s: float
+    latency_ns: float = 0.0
+
+    def send_ns(self, size: float) -> float:
+        """From one device to another."""
+        return size / self.bytes_per_s * 1e9 + self.latency_ns if size else 0.0
+
+    def reduce_ns(self, size: float, ranks: int) -> float:
+        """An all-reduce over a ring."""
+        return 2 * (ranks - 1) / ranks * size / self.bytes_per_s * 1e9 + 2 * (ranks - 1) * self.latency_ns
+
+
+def stages(layers: Sequence[LayerCost], count: int) -> list[list[LayerCost]]:
+    """Neighboring layers in so many groups, of which the slowest is as fast as can be (dynamic programming)."""
+    sums = [0.0, *accumulate(layer.forward_ns + layer.backward_ns for layer in layers)]
+    size = len(layers)
+    best = [[float("inf")] * (size + 1) for _ in range(count + 1)]
+    cut = [[0] * (size + 1) for _ in range(count + 1)]
+    best[0][0] = 0.0
+    for group in range(1, count + 1):
+        for until in range(group, size + 1):
+            for since in range(group - 1, until):
+                slowest = max(best[group - 1][since], sums[until] - sums[since])
+                if slowest < best[group][until]:
+                    best[group][until], cut[group][until] = slowest, since
+    found, until = [], size
+    for group in range(count, 0, -1):
+        since = cut[group][until]
+        found.append(list(layers[since:until]))
+        until = since
+    return found[::-1]
+
+
+def staged(layers: Sequence[LayerCost], layout: DeviceLayout, network: Network) -> TaskGraph:
+    """One step of the layers over devices as a graph: a stream for each stage, a channel for each stage's gradients.
+
+    The batch is shared by `data` replicas and cut into `micro_batches`. Stages run as 1F1B does: stage s of p does
+    p - s forward passes ahead, then forward and backward passes alternate (Narayanan et al., "PipeDream", SOSP 2019;
+    the bubble is (p - 1) / (m + p - 1) of the step when stages are equal). Within a stage a layer over t
+    tensor-parallel devices takes 1 / t, and two all-reduces of what it hands on, forward and backward each (Shoeybi
+    et al., "Megatron-LM", 2019). Between stages what is handed on travels. When a stage's last backward pass begins,
+    the gradients of its layers start to be reduced over the replicas; the update waits for both.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer layers than stages.
+    """
+    if layout.pipeline > len(layers):
+        raise ValueError(f"{len(layers)} layers cannot be divided into {layout.pipeline} stages")
+    groups = stages(layers, layout.pipeline)
+    part = layout.data * layout.micro_batches * layout.tensor
+    made = _Building()
+    for number, group in enumerate(groups):
+        reduce = sum(2 * _reduced(layer, layout, network) for layer in group)
+        forward = max(sum(layer.forward_ns for layer in group) / part, sum(layer.host_forward_ns for layer in group))
+        backward = max(sum(layer.backward_ns for layer in group) / part, sum(layer.host_backward_ns for layer in group))
+        ahead = min(layout.pipeline - number, layout.micro_batches)
+        order = [("forward", index) for index in range(ahead)]
+        for index in range(layout.micro_batches):
+            order.append(("backward", index))
+            if index + ahead < layout.micro_batches:
+                order.append(("forward", index + ahead))
+        for kind, index in order:
+            made.add(number, (kind, number, index), (forward if kind == "forward" else backward) + reduce)
+        made.add(number, ("update", number, 0), sum(layer.update_ns for layer in group) / layout.tensor)
+        if layout.data > 1:
+            gradients = sum(layer.parameter_bytes for layer in group) / layout.tensor
+            made.add(layout.pipeline + number, ("reduce", number, 0), network.reduce_ns(gradients, layout.data))
+    for number, group in enumerate(groups):
+        sent = network.send_ns(group[-1].sent_bytes / (layout.data * layout.micro_batches))
+        for index in range(layout.micro_batches):
+            if number + 1 < len(groups):
+                made.link(("forward", number, index), ("forward", number + 1, index), sent)
+                made.link(("backward", number + 1, index), ("backward", number, index), sent)
+        if layout.data > 1:
+            made.link(("backward", number, layout.micro_batches - 1), ("reduce", number, 0), 0, at_start=True)
+            made.link(("reduce", number, 0), ("update", number, 0), 0)
+    return made.graph(2 * layout.pipeline)
+
+
+def _reduced(layer: LayerCost, layout: DeviceLayout, network: Network) -> float:
+    if layout.tensor == 1:
+        return 0.0
+    return network.reduce_ns(layer.sent_bytes / (layout.data * layout.micro_batches), layout.tensor)
+
+
+def peak_bytes(layers: Sequence[LayerCost], layout: DeviceLayout, states: float) -> float:
+    """Memory of the fullest device.
+
+    Parameters, gradients and `states` times as much for the optimizer, and what the micro-batches in flight keep:
+    p - s of them on stage s.
+    """
+    fullest = 0.0
+    for number, group in enumerate(stages(layers, layout.pipeline)):
+        held = min(layout.pipeline - number, layout.micro_batches) / (layout.micro_batches * layout.data)
+        static = sum(layer.parameter_bytes for layer in group) * (2 + states + (layout.data > 1))
+        fullest = max(fullest, (static + sum(layer.kept_bytes for layer in group) * held) / layout.tensor)
+    return fullest
+
+
+Key = tuple[str, int, int]
+
+
+class _Building:
+    """Collects tasks by track, and edges by their names."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[Key, tuple[int, int]] = {}
+        self.edges: list[tuple[Key, Key, float, bool]] = []
+
+    def add(self, track: int, key: Key, ns: float) -> None:
+        self.tasks[key] = track, round(ns)
+
+    def link(self, source: Key, target: Key, lag: float, *, at_start: bool = False) -> None:
+        self.edges.append((source, target, lag, at_start))
+
+    def graph(self, tracks: int) -> TaskGraph:
+        keys = sorted(self.tasks, key=lambda key: self.tasks[key][0])
+        at = {key: number for number, key in enumerate(keys)}
+        track = np.array([self.tasks[key][0] for key in keys], dtype=np.int32)
+        duration = np.array([self.tasks[key][1] for key in keys], dtype=np.int64)
+        count = len(keys)
+        behind = np.flatnonzero(track[1:] == track[:-1])
+        chains = Edges.of(EdgeKind.STREAM, behind, behind + 1, 0)
+        source = np.array([at[each] for each, _, _, _ in self.edges], dtype=np.intp)
+        target = np.array([at[each] for _, each, _, _ in self.edges], dtype=np.intp)
+        lags = np.array([round(edge[2]) for edge in self.edges], dtype=np.int64)
+        starts = np.array([edge[3] for edge in self.edges], dtype=bool)
+        zeros = np.zeros(count, dtype=np.int64)
+        return TaskGraph(
+            tasks=Tasks(
+                kind=np.where([key[0] == "reduce" for key in keys], TaskKind.COMMUNICATION, TaskKind.KERNEL).astype(
+                    np.int8
+                ),
+                track=track,
+                name=np.arange(count, dtype=np.int32),
+                row=np.full(count, -1, dtype=np.intp),
+                start=zeros,
+                duration=duration,
+                release=np.full(count, NO_RELEASE, dtype=np.int64),
+                submitted=zeros,
+                launcher=np.full(count, -1, dtype=np.intp),
+                step=np.full(count, -1, dtype=np.int32),
+                scope=np.full(count, NO_SCOPE, dtype=np.int32),
+                setup=np.zeros(count, dtype=bool),
+                unexplained=zeros,
+            ),
+            edges=Edges.joined(chains, Edges.of(EdgeKind.COMMUNICATION, source, target, lags, at_start=starts)),
+            tracks=tuple(Track(TrackKind.STREAM, number, 0) for number in range(tracks)),
+            names=tuple(f"{kind} {index} of stage {stage}" for kind, stage, index in keys),
+        )
+
+
+# The layers of a model in a task graph: which tasks are their forward and backward passes, and what they keep.
+
+
+_NUMBERED = re.compile(r"^(.*?[._])\d+$")
+_BACKWARD = PHASES.index("backward")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """One module in one step."""
+
+    path: str
+    step: int
+    forward: Rows
+    """Its tasks, gaps of the host within it included, in the order of the graph."""
+    backward: Rows
+
+    def times(self, graph: TaskGraph, *, backward: bool = False) -> tuple[int, int]:
+        """Nanoseconds of a pass on the host and on the device."""
+        own = self.backward if backward else self.forward
+        device = graph.is_device[own]
+        duration = graph.tasks.duration[own]
+        return int(duration[~device].sum()), int(duration[device].sum())
+
+    def first_backward(self, graph: TaskGraph) -> tuple[int, int]:
+        """The first task of its backward pass on the host, and the first on the device; -1 for none."""
+        device = graph.is_device[self.backward]
+        return _first(graph, self.backward[~device]), _first(graph, self.backward[device])
+
+    def last_forward(self, graph: TaskGraph) -> tuple[int, int]:
+        """The last task of its forward pass on the host, and the last on the device; -1 for none."""
+        device = graph.is_device[self.forward]
+        return _last(graph, self.forward[~device]), _last(graph, self.forward[device])
+
+
+def _first(graph: TaskGraph, own: Rows) -> int:
+    return int(own[np.argmin(graph.tasks.start[own])]) if len(own) else -1
+
+
+def _last(graph: TaskGraph, own: Rows) -> int:
+    return int(own[np.argmax(graph.tasks.end[own])]) if len(own) else -1
+
+
+def layers(context: Context, pattern: str = "") -> list[Layer]:
+    """The outermost modules whose path fits a pattern (`*` and `?` as in file names), step by step.
+
+    Without a pattern the modules that repeat: those that differ in the number at the end of their path, of the group
+    that most tasks belong to, such as `GPT.blocks.0`, `GPT.blocks.1`.
+
+    Raises
+    ------
+    NotApplicable
+        If the trace has no modules, or none that fits.
+    """
+    graph, marks = context.graph, labels(context.trace)
+    if not marks.modules:
+        raise NotRecorded(
+            "the trace has no modules: profile with with_modules=True and with_stack=True, or with pytest --perf"
+        )
+    row = graph.tasks.row
+    module = np.where(row >= 0, marks.module[row], -1)
+    chosen = _fitting(marks.modules, pattern) if pattern else _repeating(marks.modules, module)
+    if not chosen:
+        raise NotRecorded(
+            f"no module matches {pattern!r}" if pattern else "no module is repeated: select the layers with layer=..."
+        )
+    of = np.array([*(_within(path, chosen) for path in marks.modules), -1], dtype=np.intp)
+    unit = _with_gaps(graph, of[module])
+    backward = np.where(row >= 0, marks.phase[row] == _BACKWARD, False)
+    backward |= (row < 0) & np.concatenate(([False], backward[:-1]))
+    found = []
+    order = np.argsort(unit, kind="stable")
+    bounds = np.searchsorted(unit[order], np.arange(len(chosen) + 1))
+    for number, path in enumerate(chosen):
+        own = order[bounds[number] : bounds[number + 1]]
+        for step in range(max(len(graph.steps), 1)):
+            mine = own[graph.tasks.step[own] == step] if graph.steps else own
+            if len(mine):
+                found.append(Layer(path, step, mine[~backward[mine]], mine[backward[mine]]))
+    start = graph.tasks.start
+    return sorted(found, key=lambda layer: (layer.step, int(start[layer.forward].min()) if len(layer.forward) else 0))
+
+
+def _fitting(modules: tuple[str, ...], pattern: str) -> list[str]:
+    fits = [path for path in modules if fnmatchcase(path, pattern)]
+    return [path for path in fits if not any(path.startswith(f"{other}.") for other in fits)]
+
+
+def _repeating(modules: tuple[str, ...], module: Rows) -> list[str]:
+    counts = np.bincount(module[module >= 0], minlength=len(modules))
+    groups: dict[str, dict[str, int]] = {}
+    for path in modules:
+        # A module counts for all those around it.
+        parts = path.split(".")
+        for depth in range(1, len(parts) + 1):
+            around = ".".join(parts[:depth])
+            if match := _NUMBERED.match(around):
+                group = groups.setdefault(match[1], {})
+                group[around] = group.get(around, 0) + int(counts[modules.index(path)])
+    several = {key: group for key, group in groups.items() if len(group) > 1}
+    best = max(several.values(), key=lambda group: sum(group.values()), default={})
+    return list(best)
+
+
+def _within(path: str, chosen: list[str]) -> int:
+    return next((n for n, other in enumerate(chosen) if path == other or path.startswith(f"{other}.")), -1)
+
+
+def _with_gaps(graph: TaskGraph, unit: Rows) -> Rows:
+    """Gaps between two tasks of one layer belong to it."""
+    found: Rows = unit.copy()
+    known = np.where(graph.tasks.row >= 0, np.arange(len(unit)), 0)
+    before = unit[np.maximum.accumulate(known)]
+    known = np.where(graph.tasks.row >= 0, np.arange(len(unit)), len(unit) - 1)
+    after = unit[np.minimum.accumulate(known[::-1])[::-1]]
+    gaps = (graph.tasks.kind == TaskKind.GAP) & (before == after)
+    found[gaps] = before[gaps]
+    return found
+
+
+@once
+def gradient_modules(trace: Trace) -> I32:
+    """The module of each gradient: that of the backward operator before its accumulation, as an index; -1 for none."""
+    marks, sizes = labels(trace), gradients(trace)
+    rows = np.flatnonzero((trace.category == Category.CPU_OP) & (marks.phase == _BACKWARD) & (marks.module >= 0))
+    rows = rows[np.argsort(trace.start[rows], kind="stable")]
+    if not len(rows):
+        return np.full(len(sizes.row), -1, dtype=np.int32)
+    place = np.searchsorted(trace.start[rows], trace.start[sizes.row], side="right") - 1
+    return np.where(place >= 0, marks.module[rows[np.maximum(place, 0)]], -1).astype(np.int32)
+
+
+def gradient_share(trace: Trace, paths: set[str]) -> float:
+    """Share of the gradients' elements that modules have, 0 to 1; 0 if none are known."""
+    sizes: Gradients = gradients(trace)
+    marks = labels(trace)
+    chosen = list(paths)
+    of = np.array([*(_within(path, chosen) for path in marks.modules), -1], dtype=np.intp)
+    own = of[gradient_modules(trace)] >= 0
+    whole = int(sizes.elements.sum())
+    return float(sizes.elements[own].sum() / whole) if whole else 0.0
+
+
+def saved(context: Context, layer: Layer) -> Mask:
+    """Allocations that a layer's forward pass makes and its backward pass still needs, but for its result.
+
+    One boolean for each of `context.memory`: made between the first and the last moment of the forward pass on the
+    host, freed after the backward pass of the layer began. The last that outlives the forward pass is its result, which
+    the next layer gets.
+    """
+    memory, graph = context.memory, context.graph
+    if memory is None or not len(layer.forward) or not len(layer.backward):
+        return np.zeros(0 if memory is None else len(memory), dtype=bool)
+    opened, closed, returned = bounds(graph, layer)
+    left = (memory.begin >= opened) & (memory.begin <= closed) & (memory.end > closed) & (memory.row >= 0)
+    found: Mask = left & (memory.end > returned)
+    found[np.flatnonzero(left)[-1:]] = False
+    return found
+
+
+def bounds(graph: TaskGraph, layer: Layer) -> tuple[int, int, int]:
+    """When the host began and ended a layer's forward pass, and when it began the backward pass."""
+    tasks = graph.tasks
+    forward, backward = (own[~graph.is_device[own]] for own in (layer.forward, layer.backward))
+    if not len(forward) or not len(backward):
+        return 0, 0, 0
+    return int(tasks.start[forward].min()), int(tasks.end[forward].max()), int(tasks.start[backward].min())
+
+
+# Which way of spreading a training step over devices is fastest and fits: a search over degrees of parallelism.
+
 
 STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1, "SGD": 0}
 """Tensors as large as the parameters that an optimizer keeps; others are taken for Adam."""

@@ -1,12 +1,4 @@
-"""The other side's code and interpreter, and the settings with which a worker runs them instead of the working tree.
-
-The revision is checked out as a git worktree in the git directory, so files have their modes and filters (line ends,
-large file storage), and git commands in a setup or a test find a repository. Checkouts are kept for later runs
-(`kept_checkouts`). For a worker of that side, every path in the working tree is replaced by its path in the worktree:
-import path, root directory, ini file, test file, options, working directory. This covers packages imported from the
-tree, from `src/`, and editable installs of both kinds, since directories on the import path precede the finder of an
-editable install; whether it worked is checked (`Origins`).
-"""
+"""The other side's code and interpreter: checkouts, kept ones, and files of the working tree laid over them."""
 
 from __future__ import annotations
 
@@ -14,23 +6,214 @@ import contextlib
 import functools
 import hashlib
 import os
+import platform
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import CheckoutError
-from pytest_perfdl.model.secrets import without_secrets
 from pytest_perfdl.model.units import some
+from pytest_perfdl.model.visible import without_secrets
 from pytest_perfdl.system import clocks, folders, processes
+from pytest_perfdl.system.files import replacing, write_files
 from pytest_perfdl.system.folders import Folder
 from pytest_perfdl.system.git import environment_apart, run_git, said, trouble
 from pytest_perfdl.system.processes import Finished
-from pytest_perfdl.workers import kept_checkouts
 from pytest_perfdl.workers.interpreter import Interpreter
+
+# Checkouts that are kept for later runs: which are complete, which are unmodified, and how many are kept.
+#
+# A checkout is complete if it has a note, which is written last; what a killed run left has none. Builds contain the
+# path at which they were made, so a checkout is set up in its final place.
+
+
+MOST = 5
+"""Checkouts that stay."""
+MOST_BYTES = 4 * 2**30
+"""Bytes that they may have together; the ones that were not used for longest go first."""
+_NOTE = "perfdl-kept.json"
+_LIMIT = 2**26
+_CACHES = ("__pycache__", ".pytest_cache")
+_BUILDING = re.compile(
+    r"(?:ARCH|C|CXX|CPP|LD|NVCC|RUST|CUDA)FLAGS|CC|CXX|CPP|LD|AR|NVCC|CUDACXX|CUDAARCHS|MACOSX_DEPLOYMENT_TARGET|"
+    r"(?:C_INCLUDE_|CPLUS_INCLUDE_|C|LIBRARY_|LD_LIBRARY_|PKG_CONFIG_)PATH|(?:CUDA|CUDNN|HIP|ROCM)_(?:HOME|PATH)|"
+    r"TORCH_CUDA_ARCH_LIST|PYTORCH_ROCM_ARCH|(?:CMAKE|FORCE|SETUPTOOLS|SKBUILD|USE)_\w+"
+)
+"""Names of environment variables that builds heed."""
+_COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "nvcc", "hipcc", "rustc", "ld", "cmake", "ninja")
+
+Git = Callable[..., Finished]
+
+
+class _Note(msgspec.Struct):
+    commit: str
+    size: int
+    made: dict[str, tuple[int, int]]
+    """Files that the setup made, changed or deleted: size and time of change."""
+
+
+def environment(setup: str = "") -> Iterator[str]:
+    """What the products of a build depend on: Python, the platform, installed distributions, compilers, their settings.
+
+    Parameters
+    ----------
+    setup
+        The command that builds: the variables that it names count, too.
+    """
+    yield from (sys.version, sys.executable, platform.machine(), "-".join(platform.libc_ver()))
+    named = {*re.findall(r"\w+", setup)}
+    yield from sorted(
+        f"{name}={value}" for name, value in os.environ.items() if name in named or _BUILDING.fullmatch(name)
+    )
+    chosen = (words[0] for name in ("CC", "CXX", "NVCC") if (words := os.environ.get(name, "").split()))
+    for program in dict.fromkeys((*chosen, *_COMPILERS)):
+        # Another version is another file: asking each for its version would take a while.
+        if (place := shutil.which(program)) is not None:
+            found = Path(place).resolve()
+            yield f"{program} {found} {_stat(found)}"
+    installed = set()
+    for folder in filter(os.path.isdir, sys.path):
+        # A folder's name holds the version: reading each distribution's metadata would take a while.
+        installed |= {name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-info"))}  # noqa: PTH208
+    yield from sorted(installed)
+
+
+def note(folder: Folder, root: Path, commit: str, git: Git) -> None:
+    """Note that a checkout is whole, and what its setup made of it."""
+    made = {name: _stat(root / name) for name in (*_unknown(root, git), *_changed(root, git))}
+    text = msgspec.json.encode(_Note(commit, sum(map(_size, _files(root))), made))
+    write_files({folder.path / _NOTE: text})
+
+
+def restored(folder: Folder, root: Path, commit: str, git: Git) -> bool:
+    """Bring a kept checkout into the state that it was set up in; false where that cannot be, or nothing is kept.
+
+    Tests write where they run, and may have been laid over: files of the commit get its content again, others that the
+    setup did not make are deleted. Where something that the setup made is another, only a new setup would do.
+    """
+    there = _read(folder.path)
+    # Where the repository was moved, git's note of the worktree is of another place.
+    if there is None or not (root / ".git").is_file() or _top(root, git) != root.resolve():
+        return False
+    if git(root, "update-ref", "--no-deref", "HEAD", commit).code or git(root, "reset", "--quiet").code:
+        return False
+    wrong = [name for name in _changed(root, git) if name not in there.made]
+    if wrong:
+        git(root, "checkout", "--quiet", "--force", "HEAD", "--", *wrong)
+    if not there.made.keys() >= set(_changed(root, git)):
+        return False
+    if any(_stat(root / name) != stat for name, stat in there.made.items()):
+        return False
+    for name in _unknown(root, git):
+        if name not in there.made:
+            try:
+                folder.delete(root / name.rstrip("/"))
+            except OSError:
+                return False
+    return True
+
+
+def is_complete(path: Path) -> bool:
+    """Whether a folder holds a checkout that was set up to its end."""
+    return _read(path) is not None
+
+
+def commit(path: Path) -> str | None:
+    """The commit whose checkout a folder keeps."""
+    there = _read(path)
+    return None if there is None else there.commit
+
+
+def size(path: Path) -> int:
+    """Bytes that a kept checkout had when it was set up."""
+    there = _read(path)
+    return 0 if there is None else there.size
+
+
+def within_bounds(paths: Sequence[Path]) -> set[Path]:
+    """Those of some folders that may stay; the ones that were not used for longest come first."""
+    stay: set[Path] = set()
+    total = 0
+    for path in reversed([path for path in paths if is_complete(path)]):
+        total += size(path)
+        if len(stay) == MOST or total > MOST_BYTES:
+            break
+        stay.add(path)
+    return stay
+
+
+def _read(path: Path) -> _Note | None:
+    try:
+        return msgspec.json.decode(untrusted_files.read_bytes(path / _NOTE, _LIMIT), type=_Note)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _top(root: Path, git: Git) -> Path | None:
+    done = git(root, "rev-parse", "--show-toplevel")
+    return Path(os.fsdecode(done.output).rstrip("\n")).resolve() if done.code == 0 else None
+
+
+def _changed(root: Path, git: Git) -> list[str]:
+    """Files of the commit that are changed or gone, and submodules in which some are."""
+    git(root, "update-index", "-q", "--refresh")
+    return _names(git(root, "diff-index", "-z", "--name-only", "HEAD"))
+
+
+def _unknown(root: Path, git: Git) -> list[str]:
+    """Files that git does not have, ignored or not; of a repository within only its folder. Caches do not count."""
+    names = _names(git(root, "ls-files", "--others", "-z"))
+    return [name for name in names if not {*_CACHES}.intersection(name.split("/"))]
+
+
+def _names(done: Finished) -> list[str]:
+    if done.code:
+        # That nothing is listed does not mean that there is nothing.
+        raise CheckoutError(f"git cannot list the files of the checkout: {said(done)}")
+    return [os.fsdecode(name) for name in done.output.split(b"\0") if name]
+
+
+def _stat(path: Path) -> tuple[int, int]:
+    """Size and time of change; of a folder, which changes with what is in it, only that it is there."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return -1, -1
+    return (0, 0) if path.is_dir() and not path.is_symlink() else (found.st_size, found.st_mtime_ns)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(Path(entry.path))
+        else:
+            yield Path(entry.path)
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_size
+    return 0
+
+
+# The other side's code and interpreter, and the settings with which a worker runs them instead of the working tree.
+#
+# The revision is checked out as a git worktree in the git directory, so files have their modes and filters (line ends,
+# large file storage), and git commands in a setup or a test find a repository. Checkouts are kept for later runs
+# (`kept_checkouts`). For a worker of that side, every path in the working tree is replaced by its path in the worktree:
+# import path, root directory, ini file, test file, options, working directory. This covers packages imported from the
+# tree, from `src/`, and editable installs of both kinds, since directories on the import path precede the finder of an
+# editable install; whether it worked is checked (`Origins`).
+
 
 GIT_SECONDS = 30.0
 """Longest that git may take where it writes no files."""
@@ -252,7 +435,7 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
     root = folder.path / name
     keep = folder.path.name.endswith(wanted)
     try:
-        is_kept = kept_checkouts.restored(folder, root, commit, _git) and not _pointers(root, working_tree)
+        is_kept = restored(folder, root, commit, _git) and not _pointers(root, working_tree)
         if not is_kept:
             _deregister(common, folder)
             done = _git(working_tree, "worktree", "add", "--detach", "--force", str(root), commit, seconds=seconds)
@@ -268,11 +451,11 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
                     "git lfs pull in perf_against_setup"
                 )
             if keep:
-                kept_checkouts.note(folder, root, commit, _git)
+                note(folder, root, commit, _git)
         folder.use()
         yield Checkout(working_tree, root, clocks.monotonic() - started, is_kept, clocks.time_ns())
     finally:
-        if keep and kept_checkouts.is_complete(folder.path):
+        if keep and is_complete(folder.path):
             folder.release()
             sweep(working_tree)
         else:
@@ -309,7 +492,7 @@ def _identity(working_tree: Path, commit: str, name: str, setup: str) -> str:
     # A filter writes what the commit does not have.
     filters = os.fsdecode(_git(working_tree, "config", "--get-regexp", r"^filter\.").output)
     skips = os.environ.get("GIT_LFS_SKIP_SMUDGE", "")
-    made_in = kept_checkouts.environment(setup) if setup else ()
+    made_in = environment(setup) if setup else ()
     parts = [done.output.decode().strip(), name, setup, filters, skips, *made_in]
     return hashlib.sha256(os.fsencode("\0".join(parts))).hexdigest()[:16]
 
@@ -318,7 +501,7 @@ def sweep(working_tree: Path) -> None:
     """Remove the checkouts that killed runs have left, what is kept beyond its bounds, and what git knows of them."""
     common = common_folder(working_tree)
     if common is not None and (common / _OURS).is_dir():
-        stay = kept_checkouts.within_bounds(folders.used(common / _OURS, _PURPOSE))
+        stay = within_bounds(folders.used(common / _OURS, _PURPOSE))
         folders.sweep(common / _OURS, _PURPOSE, lambda folder: _deregister(common, folder), stay.__contains__)
         _remove_if_empty(common)
 
@@ -328,7 +511,7 @@ def clear(working_tree: Path) -> tuple[int, int]:
     common = common_folder(working_tree)
     if common is None:
         return 0, 0
-    before = {path: kept_checkouts.size(path) for path in folders.used(common / _OURS, _PURPOSE)}
+    before = {path: size(path) for path in folders.used(common / _OURS, _PURPOSE)}
     folders.sweep(common / _OURS, _PURPOSE, lambda folder: _deregister(common, folder))
     _remove_if_empty(common)
     gone = [size for path, size in before.items() if not path.exists()]
@@ -339,7 +522,7 @@ def kept_commits(working_tree: Path) -> list[str]:
     """Commits of which a checkout is kept, full hashes, the one that was used last first."""
     common = common_folder(working_tree)
     paths = [] if common is None else folders.used(common / _OURS, _PURPOSE)
-    return list(dict.fromkeys(filter(None, map(kept_checkouts.commit, reversed(paths)))))
+    return list(dict.fromkeys(filter(None, map(commit, reversed(paths)))))
 
 
 def common_folder(working_tree: Path) -> Path | None:
@@ -411,3 +594,54 @@ def _git(
 def _last_line(*texts: bytes) -> str:
     lines = (line.strip() for text in texts for line in reversed(text.decode(errors="replace").splitlines()))
     return without_secrets(next(filter(None, lines), "no message"))
+
+
+# Copies files of the working tree into a checkout, to run the current tests on the other revision.
+
+
+def with_conftests(tests: Iterable[Path], top: Path) -> list[Path]:
+    """Test files, and the conftest files on the way to them from a top folder on."""
+    found: dict[Path, None] = {}
+    for test in tests:
+        # A test that was named through a link is below the top folder only once that is resolved.
+        below = (folder for folder in test.parents if folder.resolve().is_relative_to(top.resolve()))
+        way = list(below) or [test.parent]
+        found |= dict.fromkeys(file for folder in way if (file := folder / "conftest.py").is_file())
+        found[test] = None
+    return list(found)
+
+
+def overlay(checkout: Checkout, files: Iterable[Path]) -> None:
+    """Put the working tree's files in place of the revision's; what lies outside is on both sides anyhow.
+
+    Raises
+    ------
+    CheckoutError
+        When a file's place is not within the checkout, as where a link leads out of it; nothing was written there.
+    """
+    for file in files:
+        target = _resolved(Path(checkout.path(file)))
+        if target == _resolved(file):
+            continue
+        if not target.is_relative_to(checkout.root.resolve()):
+            raise CheckoutError(
+                f"{file} cannot be replaced, because it is a link to {target} in the "
+                "baseline commit, outside the checkout"
+            )
+        try:
+            if file.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("rb") as given, replacing(target) as made:
+                    shutil.copyfileobj(given, made)
+                shutil.copystat(file, target)
+            elif target.name == "conftest.py" and target.is_file():
+                # The working tree has none: what it does there would be on one side only.
+                with replacing(target):
+                    pass
+        except OSError as error:
+            raise CheckoutError(f"cannot copy {file} to the baseline checkout: {error.strerror or error}") from error
+
+
+def _resolved(file: Path) -> Path:
+    """Where a file is; if it is a link itself, that link's place."""
+    return file.parent.resolve() / file.name

@@ -1,13 +1,9 @@
-"""What a test measures by its source: the test, the fixtures it uses, and the names of test files that these use.
-
-Read from the text alone, without importing it, so that the definition of another commit costs a few reads. Comments,
-layout, docstrings, annotations and limits do not count. The code under test does not belong to it, except for the
-imports that name it: only test files, `conftest.py` files, and modules that these import from folders of tests.
-"""
+"""What a test measures by its source, and the identity of a test."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +11,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from pytest_perfdl.model.python_source import parsed
+import pytest
+
+from pytest_perfdl.model.untrusted_files import parsed
+
+# What a test measures by its source: the test, the fixtures it uses, and the names of test files that these use.
+#
+# Read from the text alone, without importing it, so that the definition of another commit costs a few reads. Comments,
+# layout, docstrings, annotations and limits do not count. The code under test does not belong to it, except for the
+# imports that name it: only test files, `conftest.py` files, and modules that these import from folders of tests.
+
 
 Read = Callable[[Path], "bytes | None"]
 """The content of a file of one side; `None` if it has no such file."""
@@ -607,3 +612,35 @@ def _uses(node: object, marks: Iterable[str]) -> _Uses:
             found.fixtures |= {text for text in texts if isinstance(text, str)}
         left += [value for _, value in _fields(each, marks)]
     return found
+
+
+# The identity of a test: its definition and parameters.
+
+
+def test_hash(item: pytest.Function, read: Read) -> str:
+    """Identifies what a test measures: its definition (see `definition`) and its parameters.
+
+    `read` reads the files of a side, which many tests share.
+    """
+    found = definition_of(item, item.config.rootpath, read)
+    # A test that no statement of its file defines may be made of anything there.
+    parts = [hashlib.sha256(read(item.path) or b"").hexdigest() if found is None else found.hash]
+    callspec = getattr(item, "callspec", None)
+    if callspec is not None:
+        parts.append(callspec.id)
+        simple = (str, int, float, bool, type(None))
+        parts += [f"{name}={value!r}" for name, value in sorted(callspec.params.items()) if isinstance(value, simple)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def definition_of(item: pytest.Function, root: Path, read: Read) -> Definition | None:
+    """The definition of a test as a side has it; `None` if it is not found in the text of its file."""
+    owners = [each.name for each in item.listchain() if isinstance(each, pytest.Class)]
+    return definition(item.path, owners, item.originalname, root, read)
+
+
+def read_file(path: Path) -> bytes | None:
+    """The content of a file; `None` if there is none."""
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return None

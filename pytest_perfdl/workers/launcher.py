@@ -32,8 +32,7 @@ from pytest_perfdl.system import clocks, processes
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, importing, module_command
 from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.process import GRACE_SECONDS, describe_exit, output_tail
-from pytest_perfdl.workers.rank_place import ADDRESS, NONCE_BYTES, RankReady, proof
-from pytest_perfdl.workers.rank_process import RankProcess
+from pytest_perfdl.workers.rank_process import ADDRESS, NONCE_BYTES, RankProcess, RankReady, proof
 
 _BOOT = (
     f"{LIBRARY_FIRST}import json; launcher = os.getppid(); "

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
+from pytest_perfdl.workers.channel import Origins
 from pytest_perfdl.workers.checkout import is_own
 from pytest_perfdl.workers.files_read import Reads
-from pytest_perfdl.workers.messages import Origins
-from pytest_perfdl.workers.observed_imports import is_installed as is_library
+from pytest_perfdl.workers.files_read import is_installed as is_library
 
 NOT_MEASURED = frozenset(
     ("benchmarks", "build", "conftest", "dist", "docs", "examples", "pytest_perfdl", "setup", "test", "tests")

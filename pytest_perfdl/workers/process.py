@@ -1,29 +1,37 @@
-"""Starts, monitors and ends a worker process.
-
-A worker leads a new process group, so Ctrl-C in the terminal reaches only the orchestrating process, and everything
-that the worker started can be ended with it. The group is killed when the orchestrating process exits, in whatever way
-(`system.processes`).
-"""
+"""Starts, monitors and ends a worker process; the stack of one that did not end in time."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+import _pytest
+import pluggy
+import pytest
+
+import pytest_perfdl
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, WorkerDied, WorkerTimeout
 from pytest_perfdl.system import clocks, processes
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, importing, own_path
-from pytest_perfdl.workers.channel import pair
+from pytest_perfdl.workers.channel import WorkerJob, pair
 from pytest_perfdl.workers.interpreter import Interpreter
-from pytest_perfdl.workers.messages import WorkerJob
+
+# Starts, monitors and ends a worker process.
+#
+# A worker leads a new process group, so Ctrl-C in the terminal reaches only the orchestrating process, and everything
+# that the worker started can be ended with it. The group is killed when the orchestrating process exits, in whatever
+# way (`system.processes`).
+
 
 PINNED_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
@@ -331,3 +339,57 @@ def describe_exit(code: int | None, what: str) -> str:
             return f"{what} was killed by {signal.Signals(-code).name}"
         return f"{what} was killed by signal {-code}"
     return f"{what} exited with code {code}"
+
+
+# The stack of a process that did not end in time, as its user wants to see it.
+
+
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_MACHINERY = (
+    "<",
+    *(str(Path(str(module.__file__)).parent) + "/" for module in (_pytest, pluggy, pytest, pytest_perfdl)),
+)
+"""Where the frames begin that are the same around every test: pytest's, ours, and code without a file."""
+_PACKAGES = {"site-packages", "dist-packages"}
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+def user_stack(text: str, root: str) -> tuple[str, str]:
+    r"""The place in the user's code, and the stacks without pytest's and our own frames.
+
+    Parameters
+    ----------
+    text
+        What `faulthandler` wrote: the stack of each thread, the most recent call first, the main thread's last.
+    root
+        Folder that the place is relative to.
+
+    Returns
+    -------
+    tuple[str, str]
+        "train.py:12 in step" (empty where no frame is the user's), and the stacks. Threads without other frames are
+        left out; where nothing would be left, the text is returned as it is.
+
+    >>> user_stack('Thread 1:\n  File "/p/t.py", line 3 in step\n  File "<string>", line 9 in run', "/p")
+    ('t.py:3 in step', 'Thread 1:\n  File "/p/t.py", line 3 in step')
+    """
+    kept, place = [], ""
+    for head, *lines in (thread.split("\n") for thread in re.split(r"\n\s*\n", text)):
+        frames = [match for line in lines if (match := _FRAME.match(line))]
+        own = [match for match in frames if not match["file"].startswith(_MACHINERY)]
+        if own:
+            kept.append("\n".join((head, *(match[0] for match in own))))
+            users = (match for match in own if not _is_installed(match["file"]))
+            place = next((_place(match, root) for match in users), place)
+    return place, "\n\n".join(kept) or text
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a file is the standard library's or an installed package's, of this environment or of one below it."""
+    return file.startswith(_INSTALLED) or not _PACKAGES.isdisjoint(Path(file).parts)
+
+
+def _place(frame: re.Match[str], root: str) -> str:
+    path = Path(frame["file"])
+    shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+    return f"{shown}:{frame['line']} in {frame['function']}"

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from pytest_perfdl.system import folders
 from pytest_perfdl.workers.channel import Channel
-from pytest_perfdl.workers.rank_place import (
+from pytest_perfdl.workers.rank_process import (
     NONCE_BYTES,
     Progress,
     RankAddress,

@@ -15,8 +15,8 @@ import pytest
 
 from pytest_perfdl.model.errors import TestAbsent, WorkerDied, WorkerTimeout
 from pytest_perfdl.system.pytest_internals import TerminalRepr, complete_subtest
-from pytest_perfdl.workers import serialization
-from pytest_perfdl.workers.messages import (
+from pytest_perfdl.workers import channel
+from pytest_perfdl.workers.channel import (
     Broken,
     CallStarted,
     ExpectationSent,
@@ -167,7 +167,7 @@ class RemoteTest:
         self.phases[message.phase] = message
         if self._forward:
             self._item.user_properties[:] = message.properties
-            for mark in serialization.load_marks(message.marks):
+            for mark in channel.load_marks(message.marks):
                 self._item.add_marker(mark)
 
     def _log_extra(self, message: ExtraReport) -> None:
@@ -185,7 +185,7 @@ class RemoteTest:
         if self._forward:
             self._item.ihook.pytest_warning_recorded.call_historic(
                 kwargs={
-                    "warning_message": serialization.load_warning(message),
+                    "warning_message": channel.load_warning(message),
                     "when": "runtest",
                     "nodeid": message.nodeid,
                     "location": message.location,

@@ -29,15 +29,12 @@ from pytest_perfdl.model.record import Better
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.system.import_path import own_imports
 from pytest_perfdl.system.pytest_internals import config_of, run_phases
-from pytest_perfdl.workers import serialization
-from pytest_perfdl.workers.channel import Channel
-from pytest_perfdl.workers.checkout import Checkout, move_editable_installs
-from pytest_perfdl.workers.files_read import Reads
-from pytest_perfdl.workers.identity import read_file, test_hash
-from pytest_perfdl.workers.messages import (
+from pytest_perfdl.workers import channel
+from pytest_perfdl.workers.channel import (
     Broken,
     CallShown,
     CallStarted,
+    Channel,
     ExpectationSent,
     ExtraReport,
     Phase,
@@ -48,10 +45,12 @@ from pytest_perfdl.workers.messages import (
     UserMetric,
     WorkerJob,
 )
-from pytest_perfdl.workers.observed_imports import Watch
-from pytest_perfdl.workers.options import exempt_from_timeout
+from pytest_perfdl.workers.checkout import Checkout, move_editable_installs
+from pytest_perfdl.workers.definition import read_file, test_hash
+from pytest_perfdl.workers.files_read import Reads, Watch
+from pytest_perfdl.workers.job import exempt_from_timeout
 from pytest_perfdl.workers.origins import origins
-from pytest_perfdl.workers.rank_place import RankPlace
+from pytest_perfdl.workers.rank_process import RankPlace
 
 PLUGIN_NAME = "perfdl-worker"
 """The name under which the worker's plugin is registered: how other code tells that it runs in a worker."""
@@ -267,7 +266,7 @@ class WorkerPlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         item = self._item
         assert item is not None
-        data = serialization.plain(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
+        data = channel.plain(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
         assert isinstance(data, dict)
         if type(report) is not pytest.TestReport or report.nodeid != item.nodeid:
             self.channel.send(ExtraReport(data))
@@ -280,8 +279,8 @@ class WorkerPlugin:
                 phase=phase,
                 raw=self._raw[phase],
                 report=data,
-                properties=[(str(name), serialization.plain(value)) for name, value in item.user_properties],
-                marks=serialization.dump_marks(added),
+                properties=[(str(name), channel.plain(value)) for name, value in item.user_properties],
+                marks=channel.dump_marks(added),
                 opaque=isinstance(data.get("longrepr"), str) and not isinstance(report.longrepr, str),
             )
         )
@@ -291,7 +290,7 @@ class WorkerPlugin:
     ) -> None:
         # What collection and configuration warn of, the orchestrating process has seen itself.
         if when == "runtest":
-            self.channel.send(serialization.dump_warning(warning_message, nodeid, location))
+            self.channel.send(channel.dump_warning(warning_message, nodeid, location))
 
     def start_call(self, call: object) -> None:
         """Announce a `perf(...)` call: `command` and `answer` now converse about it."""

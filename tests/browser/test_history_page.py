@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from browser.accessibility import serious
 
-from pytest_perfdl.report.history.html import EVENTS, OPEN, write_page
-from pytest_perfdl.results.history import Point, TestHistory
+from pytest_perfdl.report.history import EVENTS, OPEN, write_page
+from pytest_perfdl.results.curve import Point, TestHistory
 from pytest_perfdl.stats.change_points import ChangePoint
 
 READY = {"ready": "html.js"}

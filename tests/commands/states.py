@@ -12,7 +12,7 @@ from pathlib import Path
 from commands.shown import ROOT
 from plugin.project import environment as environment_of
 
-from pytest_perfdl.runs.qualify.outcomes import log, outcome_of
+from pytest_perfdl.runs.qualify import log, outcome_of
 
 NOT_RUN = {
     "pip install pytest-perfdl": "network",

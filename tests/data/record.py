@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_perfdl.runs.qualify.outcomes import Case, Metric, Outcome, log
+from pytest_perfdl.runs.qualify import Case, Metric, Outcome, log
 
 DATA = Path(__file__).resolve().parent
 ROOT = DATA.parents[1]

@@ -30,7 +30,7 @@ if __name__ == "__main__":
 from unit.report import runs  # noqa: E402 (the path comes first)
 from unit.test_docs_made import SAMPLES  # noqa: E402
 
-from pytest_perfdl.report import csv, junit, markdown, traces  # noqa: E402
+from pytest_perfdl.report import exports, markdown, traces  # noqa: E402
 from pytest_perfdl.report import html as page  # noqa: E402
 from pytest_perfdl.report.terminal import failure_text, summary_lines  # noqa: E402
 from pytest_perfdl.results import run_file  # noqa: E402
@@ -132,8 +132,8 @@ def _of_run(run: Run) -> Iterator[tuple[str, str]]:
     yield "failures.txt", "\n".join(failures)
     yield "summary.md", markdown.summary(run, markdown.COMMENT_LIMIT)
     yield "page.txt", text_of_page(page.render(run, traces.collect(run)))
-    yield "metrics.csv", csv.to_csv(run)
-    yield "junit.json", json.dumps([junit.properties(result, run) for result in run.results], indent=1) + "\n"
+    yield "metrics.csv", exports.to_csv(run)
+    yield "junit.json", json.dumps([exports.properties(result, run) for result in run.results], indent=1) + "\n"
 
 
 def _of_verdicts() -> Run:

@@ -15,7 +15,7 @@ FLOPS = """
     import pytest
     import torch
 
-    from pytest_perfdl.measure.flops import Counter
+    from pytest_perfdl.measure.counted_pass import Counter
 
 
     def counted(step):
@@ -248,8 +248,8 @@ TRAINED = """
 
 def test_the_exemplar_holds_the_memory_that_the_counted_pass_saw(project):
     """And names its modules: their ranges are no operators, though torch's fast ranges are written as such."""
-    from pytest_perfdl.analysis.events.modules import module_paths
-    from pytest_perfdl.analysis.events.tree import call_tree
+    from pytest_perfdl.analysis.events.launches import call_tree
+    from pytest_perfdl.analysis.events.origins import module_paths
     from pytest_perfdl.analysis.overview.memory_timeline import memory_timeline
     from pytest_perfdl.baseline.text import parse
     from pytest_perfdl.trace import Category, read

@@ -15,13 +15,12 @@ from pytest_perfdl.trace import read
 
 def analyses(trace: Any) -> dict[str, measure.Work]:
     """By subject; imported here, so that reading can be measured while one of them is broken."""
-    from pytest_perfdl.analysis.account.device_account import device_accounts
+    from pytest_perfdl.analysis.account.accounts import device_accounts
     from pytest_perfdl.analysis.events.communication import communication_overlap
     from pytest_perfdl.analysis.events.launches import launches
     from pytest_perfdl.analysis.events.steps import steps_of
-    from pytest_perfdl.analysis.overview.device_figures import device_figures
-    from pytest_perfdl.analysis.overview.kernel_tables import kernel_table
-    from pytest_perfdl.analysis.overview.launch_stats import launch_stats
+    from pytest_perfdl.analysis.overview.device import device_figures
+    from pytest_perfdl.analysis.overview.tables import kernel_table, launch_stats
 
     def idle() -> object:
         joined = launches(trace)

@@ -1,4 +1,4 @@
-"""From the allocations of a test to the account of a step's peak: every byte alive then belongs to one row."""
+"""Peak memory: from the allocations of a test or a trace to an account in which every byte alive belongs to one row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,21 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from pytest_perfdl.analysis.events.intervals import Steps
+from pytest_perfdl.analysis.events.launches import call_tree, launches
+from pytest_perfdl.analysis.events.nesting import innermost
+from pytest_perfdl.analysis.events.operators import operator_at
+from pytest_perfdl.analysis.events.origins import module_paths, source_lines
+from pytest_perfdl.analysis.events.steps import step_windows, steps_of
+from pytest_perfdl.analysis.events.threads import backward_rows, input_rows, optimizer_rows
+from pytest_perfdl.analysis.overview.memory_timeline import device_name
 from pytest_perfdl.model.memory import Category, Held, MemoryAccount, MemoryRow, Phase
+from pytest_perfdl.trace.model import Rows, Trace
+
+# From the allocations of a test to the account of a step's peak: every byte alive then belongs to one row.
+
 
 MOST_PASSED = 200
 """Rows of what was not alive at the peak."""
@@ -375,3 +389,194 @@ def _modules(allocations: Iterable[Allocation]) -> dict[tuple[int, str], str]:
 
 def _text(shape: Sequence[int]) -> str:
     return f"[{', '.join(map(str, shape))}]"
+
+
+# The account of a step's peak from a trace that recorded memory: operators, modules and, with stacks, lines.
+
+
+def trace_accounts(trace: Trace) -> tuple[MemoryAccount, ...]:
+    """For each device the account of the step with the highest peak, devices with most allocated first.
+
+    A trace has no objects, so that categories are told from times: what the forward pass allocates and an operator of
+    the backward pass frees is an activation, what the backward pass allocates and leaves a gradient; what was there
+    before the first memory event is `other`. Empty for a trace without memory events, or without addresses (2021).
+    """
+    memory = trace.memory
+    if not len(memory) or (memory.address == -1).any() or (memory.allocated < 0).any():
+        return ()
+    kinds = sorted(set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True)))
+    found = [_account(trace, *kind) for kind in kinds]
+    return tuple(sorted(found, key=lambda account: -account.peak_bytes))
+
+
+def _account(trace: Trace, device_type: int, device_id: int) -> MemoryAccount:
+    memory = trace.memory
+    own = np.flatnonzero((memory.device_type == device_type) & (memory.device_id == device_id))
+    name = device_name(device_type, device_id)
+    windows = [Window(each.host_start, each.host_end) for each in step_windows(trace)]
+    # Nothing says of what is before the first event that is freed later when it was allocated: it is there all along.
+    base = int(memory.allocated[own[0]] - memory.bytes[own[0]])
+    allocations, foreign, lines = _allocations(trace, own, name)
+    windows = windows or [Window(int(memory.time[own[0]]), int(memory.time[own[-1]]) + 1)]
+    base -= sum(size for _, _, size in foreign)
+
+    def at_most(window: Window) -> int:
+        inside = own[(memory.time[own] >= window.begin) & (memory.time[own] < window.end)]
+        return int(memory.allocated[inside].max(initial=0))
+
+    highest = max(range(len(windows)), key=lambda index: at_most(windows[index]))
+    recorded = Recorded(allocations, foreign, windows[: highest + 1], lambda place: lines[place])
+    return peak_account(recorded, {}, name, before=max(0, base))
+
+
+def _allocations(
+    trace: Trace, own: Rows, device: str
+) -> tuple[list[Allocation], list[tuple[int, int, int]], list[tuple[str, ...]]]:
+    """The allocations of a device, what was freed that was there before, and the lines of each place."""
+    memory = trace.memory
+    tree = call_tree(trace)
+    modules, paths = module_paths(trace, tree)
+    lines, texts = source_lines(trace, tree)
+    nodes = backward_rows(trace)
+    moments = memory.time[own], memory.pid[own], memory.tid[own]
+    backward, optimizer, fetching = (
+        innermost(trace, rows, *moments) >= 0 for rows in (nodes, optimizer_rows(trace), input_rows(trace))
+    )
+    operators = operator_at(trace, *moments)
+    last_backward = int(trace.end[nodes].max(initial=-1))
+    known: list[tuple[str, ...]] = [(), *((text,) for text in texts)]
+    allocations: list[Allocation] = []
+    foreign: list[tuple[int, int, int]] = []
+    open_at: dict[int, Allocation] = {}
+    latest = 0
+    columns = (own, memory.time[own], memory.address[own], memory.bytes[own], operators)
+    for index, (event, time, address, size, row) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        time = latest = max(latest + 1, time)
+        in_backward = bool(backward[index])
+        if size < 0:
+            each = open_at.pop(address, None)
+            if each is None:
+                foreign.append((time, address, -size))
+                continue
+            each.end = time
+            each.saved |= in_backward and not each.by_node
+            continue
+        outside: Phase = "optimizer" if optimizer[index] else "input" if fetching[index] else "forward"
+        each = Allocation(
+            address=address,
+            bytes=size,
+            begin=time,
+            device=device,
+            place=int(lines[row]) + 1 if row >= 0 else 0,
+            module=paths[modules[row]] if row >= 0 and modules[row] >= 0 else "",
+            operator=trace.name_of(row) if row >= 0 else "",
+            phase="backward" if in_backward else outside,
+            by_node=in_backward,
+            reserved=int(memory.reserved[event]),
+        )
+        open_at[address] = each
+        allocations.append(each)
+    for each in allocations:
+        each.gradient = each.by_node and (each.end is None or each.end > last_backward)
+    return allocations, foreign, known
+
+
+# Allocations of each step, from the profiler's `[memory]` events.
+
+
+CPU = 0
+"""c10::DeviceType of the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """What one device allocated, one value per step, in the order of the steps."""
+
+    device_type: int
+    """c10::DeviceType: 0 CPU, 1 CUDA, 6 HIP."""
+    device_id: int
+    allocations: tuple[int, ...]
+    """Number of allocations."""
+    alloc_bytes: tuple[int, ...]
+    """Bytes allocated; what is freed again counts in full."""
+    peak_bytes: tuple[int, ...]
+    """Most bytes held at once above what was held when the step began; at least 0."""
+    base_bytes: tuple[int | None, ...]
+    """`Total Allocated` when the step began, to which `peak_bytes` adds; `None` where the trace does not say."""
+    kept_bytes: tuple[int, ...]
+    """Bytes that the step allocated and did not free, less what it freed of earlier ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFigures:
+    """Memory of each step by device; devices without an event are absent."""
+
+    devices: tuple[DeviceMemory, ...]
+
+    @property
+    def cpu(self) -> DeviceMemory | None:
+        """The host's memory."""
+        return next((device for device in self.devices if device.device_type == CPU), None)
+
+    @property
+    def allocations(self) -> tuple[int, ...]:
+        """The host's allocations of each step; empty if it has no memory event."""
+        return self.cpu.allocations if self.cpu else ()
+
+    @property
+    def alloc_bytes(self) -> tuple[int, ...]:
+        """The bytes that each step allocates on the host; empty if it has no memory event."""
+        return self.cpu.alloc_bytes if self.cpu else ()
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """The host's peak in each step, above what it held when the step began; empty if it has no event."""
+        return self.cpu.peak_bytes if self.cpu else ()
+
+    @property
+    def kept_bytes(self) -> tuple[int, ...]:
+        """By how many bytes more the host holds after each step than before it; empty if it has no event."""
+        return self.cpu.kept_bytes if self.cpu else ()
+
+    @property
+    def accelerators(self) -> tuple[DeviceMemory, ...]:
+        """Memory of every device that is not the host."""
+        return tuple(device for device in self.devices if device.device_type != CPU)
+
+
+def memory_figures(trace: Trace) -> MemoryFigures | None:
+    """Allocations, allocated bytes and peak of each step; `None` without memory events or without steps.
+
+    An event belongs to the step whose annotation [start, end) holds it, whichever thread it is on; what a
+    `perfdl.setup` annotation holds is not counted, but what it leaves behind is part of the peak. The base of
+    `peak_bytes` is what the device held when the step began: the running sum of `Bytes` starts there at 0, so
+    memory from before the step that it frees makes room.
+    """
+    steps = steps_of(trace, launches(trace))
+    if len(trace.memory) == 0 or not steps.windows:
+        return None
+    devices = sorted(set(zip(trace.memory.device_type.tolist(), trace.memory.device_id.tolist(), strict=True)))
+    return MemoryFigures(tuple(_of_device(trace, steps, *device) for device in devices))
+
+
+def _of_device(trace: Trace, steps: Steps, device_type: int, device_id: int) -> DeviceMemory:
+    memory = trace.memory
+    own = (memory.device_type == device_type) & (memory.device_id == device_id)
+    time, sizes, totals = memory.time[own], memory.bytes[own], memory.allocated[own]
+    allocations, alloc_bytes, peaks, kept = [], [], [], []
+    bases: list[int | None] = []
+    for window in steps.windows:
+        first, last = np.searchsorted(time, (window.host_start, window.host_end))
+        inside = sizes[first:last]
+        grown = inside[(inside > 0) & ~steps.setup.contains(time[first:last])]
+        allocations.append(len(grown))
+        alloc_bytes.append(int(grown.sum()))
+        peaks.append(max(0, int(np.cumsum(inside).max())) if len(inside) else 0)
+        kept.append(int(inside.sum()))
+        known = first < last and totals[first] >= 0
+        bases.append(int(totals[first] - sizes[first]) if known else None)
+    return DeviceMemory(
+        device_type, device_id, tuple(allocations), tuple(alloc_bytes), tuple(peaks), tuple(bases), tuple(kept)
+    )

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.analysis.account.peak import CURVE_POINTS, MOST_CALLERS
-from pytest_perfdl.analysis.events.source_lines import is_user_code
+from pytest_perfdl.analysis.events.origins import is_user_code
 from pytest_perfdl.model.memory import Category, MemoryAccount, MemoryRow, Phase
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.trace.memory_snapshot import Action, DeviceSnapshot, Frame, Snapshot

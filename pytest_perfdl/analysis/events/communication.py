@@ -9,13 +9,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.enclosing import innermost
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.nesting import innermost
 from pytest_perfdl.analysis.events.threads import AUTOGRAD, Thread, input_rows, on_thread
 from pytest_perfdl.trace import collective_names
-from pytest_perfdl.trace.cached import once
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace, once
 
 Evidence = npt.NDArray[np.int8]
 """For each row of a trace an index into `EVIDENCE`, -1 for rows that are not communication."""

@@ -1,4 +1,4 @@
-"""Whether the record of a device is whole and on the host's clock: work that is missing, and clocks that disagree."""
+"""The record of a device: which step its events belong to, what is missing, and transfers without a kernel."""
 
 from __future__ import annotations
 
@@ -6,14 +6,77 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.device_steps import carried_over, streams_of
-from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, Launches, launch_calls
+from pytest_perfdl.analysis.events.intervals import Intervals, Steps
+from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, UNSET, Launches, launch_calls
 from pytest_perfdl.model.units import plural
-from pytest_perfdl.trace.cached import once
-from pytest_perfdl.trace.model import I64, Category, GraphNode, Rows, Trace
+from pytest_perfdl.trace.annotations import step_annotations
+from pytest_perfdl.trace.model import I64, Category, GraphNode, Rows, Trace, once
 from pytest_perfdl.trace.times import TOGETHER_NS
+
+# Which step a device event belongs to, and which belong to none because they were launched before.
+
+
+@once
+def device_steps(trace: Trace, steps: Steps, joined: Launches) -> Rows:
+    """Index of the step that launched each device event of `joined`, -1 for none.
+
+    Where the launch is not known it is the step in whose window the event runs, unless it is `carried_over`.
+    """
+    starts = trace.start[joined.device]
+    step = steps.of_host_time(np.where(joined.linked, trace.start[joined.call], starts))
+    unlinked = ~joined.linked
+    step[unlinked] = steps.of_window_time(starts[unlinked])
+    step[carried_over(trace, joined)] = -1
+    return step
+
+
+def streams_of(trace: Trace, device: Rows) -> Rows:
+    """Number of each device event's stream, counted from 0 over all devices: by device, then by stream."""
+    _, process = np.unique(trace.pid[device], return_inverse=True)
+    _, thread = np.unique(trace.tid[device], return_inverse=True)
+    both = process.astype(np.intp) * (int(thread.max(initial=0)) + 1) + thread
+    stream: Rows = np.unique(both, return_inverse=True)[1].astype(np.intp)
+    return stream
+
+
+@once
+def carried_over(trace: Trace, joined: Launches) -> npt.NDArray[np.bool_]:
+    """Unlinked device events ahead of the first linked one of their stream, in each recording of the file.
+
+    A stream runs in the order of launches, so they were launched before profiling began. A recording of its own begins
+    where the numbers of the steps do not go on. Of an event whose correlation was never set, and of one that was
+    refused, it is not known.
+    """
+    rows, numbers = step_annotations(trace)
+    again = np.flatnonzero(np.diff(numbers) != 1) + 1 if len(numbers) > 1 else np.zeros(0, dtype=np.intp)
+    stream = streams_of(trace, joined.device)
+    order = np.argsort(stream, kind="stable")
+    session = np.searchsorted(trace.start[rows[again]], trace.start[joined.call], side="right")[order]
+    linked = np.flatnonzero(joined.linked[order])
+    place = np.searchsorted(linked, np.arange(len(order)))
+    before, after = linked[np.maximum(place - 1, 0)] if len(linked) else linked, np.append(linked, 0)[place]
+    carried = np.zeros(len(order), dtype=bool)
+    if len(linked):
+        own = stream[order]
+        has_before = (place > 0) & (own[before] == own)
+        has_after = (place < len(linked)) & (own[after] == own)
+        first = ~has_before | (session[before] < session[after])
+        carried[order] = has_after & first & ~joined.linked[order]
+    carried &= ~np.isin(trace.correlation[joined.device], UNSET) & ~joined.refused
+    own = np.flatnonzero(carried)
+    if len(own):
+        # One whose operator is in the file was launched in it, by a call that is lost.
+        asked = trace.external_ids(joined.device[own])
+        operators = trace.rows(Category.CPU_OP)
+        operators = operators[trace.start[operators] < trace.end[joined.device[own]].max()]
+        carried[own[(asked > 0) & np.isin(asked, trace.external_ids(operators))]] = False
+    return carried
+
+
+# Whether the record of a device is whole and on the host's clock: work that is missing, and clocks that disagree.
+
 
 WRONG_SHARE = 0.1
 """Share of the links that may have a wrong time or call while the clocks are right."""
@@ -235,3 +298,71 @@ def devices_of(trace: Trace) -> tuple[str, ...]:
     vendor = next((f"{name} " for prefix, name in _VENDORS.items() if any(map(re.compile(prefix).match, calls))), "")
     only = names[min(names)] if len(names) == 1 else None
     return tuple(str(names.get(pid) or only or f"unnamed {vendor}device") for pid in used)
+
+
+# Transfers that no kernel accompanies: between the kernel that sends and the one that receives.
+
+
+_WORD = re.compile(r"(?<![a-z])(send|recv|receive)(?![a-z])", re.IGNORECASE)
+"""A word of its own, as in `dispatch_send`: `ncclDevKernel_SendRecv` does both at once."""
+
+_LOW_LATENCY = re.compile(r"(internode_ll|low_latency)\w*::(dispatch|combine)\b", re.IGNORECASE)
+
+_WAITING = re.compile(r"notify_dispatch|cached_notify|notify_combine|barrier|wait_until|signal_wait", re.IGNORECASE)
+
+_NESTED = re.compile(r"\(anonymous namespace\)::")
+
+
+def in_flight(trace: Trace, communication: Rows) -> Intervals:
+    """When data was under way without a kernel: from the end of a send to the start of its receive.
+
+    Only names count as evidence; without it nothing is in flight. On each stream:
+
+    - A kernel whose name holds the word `send` (`dispatch_send`) is received by the next kernel there whose name,
+      up to its template or call arguments, is the same with `recv` or `receive`.
+    - DeepEP's low-latency kernels (`internode_ll::dispatch`, `internode_ll::combine`) run twice under one name when
+      a receive hook was asked for, first to send and then to receive, and once, doing both, when not. Two of the
+      same kind with no other low-latency kernel of the stream between them are a send and its receive.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    communication
+        Rows of communication kernels, by start.
+    """
+    phases = [_phase(name) for name in trace.names]
+    rows = trace.matching(_phase, communication)
+    sent: dict[tuple[int, int, str], int] = {}
+    last: dict[tuple[int, int], tuple[str, int]] = {}
+    gaps: list[tuple[int, int]] = []
+    ends = (trace.start[rows] + trace.duration[rows]).tolist()
+    columns = (trace.name[rows], trace.pid[rows], trace.tid[rows], trace.start[rows])
+    for name, pid, tid, start, end in zip(*(column.tolist() for column in columns), ends, strict=True):
+        kind, stem = phases[name] or ("", "")
+        if kind == "send":
+            sent[pid, tid, stem] = end
+        elif kind == "receive":
+            gaps.append((sent.pop((pid, tid, stem), start), start))
+        elif last.get((pid, tid), ("", 0))[0] == stem:
+            gaps.append((last.pop((pid, tid))[1], start))
+        else:
+            last[pid, tid] = (stem, end)
+    found = np.array(gaps, dtype=np.int64).reshape(-1, 2)
+    return Intervals.union_of(found[:, 0], found[:, 1])
+
+
+def waiting_rows(trace: Trace, communication: Rows) -> Rows:
+    """Those communication kernels that move no data and only wait to be notified: DeepEP's notifications, barriers."""
+    return trace.matching(_WAITING.search, communication)
+
+
+def _phase(name: str) -> tuple[str, str] | None:
+    """What a kernel does to a transfer (send, receive or either) and what must agree between the two."""
+    stem = re.split(r"[<(]", _NESTED.sub("", name), maxsplit=1)[0]
+    words = {word.lower() for word in _WORD.findall(stem)}
+    if len(words) == 1:
+        kind = "send" if words == {"send"} else "receive"
+        return kind, _WORD.sub("", stem)
+    low_latency = _LOW_LATENCY.search(stem)
+    return ("either", low_latency[2].lower()) if low_latency else None

@@ -1,14 +1,18 @@
-"""How the events of one thread nest: parents by stack discipline, and who owns which moment of the thread."""
+"""How the events of one thread nest: parents, owners of each moment, and what was open at a moment."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.trace.model import I32, I64, Rows
-from pytest_perfdl.trace.sorting import sorted_by
+from pytest_perfdl.trace.arrays import sorted_by
+from pytest_perfdl.trace.model import I32, I64, Rows, Trace
+
+# How the events of one thread nest: parents by stack discipline, and who owns which moment of the thread.
+
 
 Mask = npt.NDArray[np.bool_]
 
@@ -211,3 +215,37 @@ def _one_by_one(start: I64, end: I64) -> Nest:
         np.array(ends, dtype=np.int64),
         np.array(bled, dtype=np.intp),
     )
+
+
+# What ran around a moment on a host thread: the innermost of the events that were open then.
+
+
+def threads_of(pid: I64, tid: I64) -> Iterator[tuple[int, int, Rows]]:
+    """Each distinct process and thread of two columns, with its positions in ascending order."""
+    order = np.lexsort((tid, pid))
+    cuts = np.flatnonzero((np.diff(pid[order]) != 0) | (np.diff(tid[order]) != 0)) + 1
+    for own in np.split(order, cuts):
+        if len(own):
+            yield int(pid[own[0]]), int(tid[own[0]]), own
+
+
+def innermost(trace: Trace, rows: Rows, time: I64, pid: I64, tid: I64) -> Rows:
+    """Which of `rows` was innermost at each moment on its thread, -1 where none was open.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    rows
+        Candidates, ordered as `Trace.rows` gives them; an event is open over [start, end).
+    time, pid, tid
+        The moments (nanoseconds) and their threads: columns of equal length, in any order.
+    """
+    found = np.full(len(time), -1, dtype=np.intp)
+    for process, thread, asked in threads_of(pid, tid):
+        own = rows[(trace.pid[rows] == process) & (trace.tid[rows] == thread)]
+        if len(own) == 0:
+            continue
+        place = ownership(trace.start[own], trace.end[own]).at(time[asked])
+        found[asked] = np.where(place >= 0, own[place], -1)
+    return found

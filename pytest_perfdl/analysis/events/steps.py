@@ -12,23 +12,20 @@ from pytest_perfdl.analysis.events.device_record import (
     DELAY_NS,
     MISSING_SHARE,
     MissingWork,
+    carried_over,
     clock_difference,
     missing_work,
     stream_overlaps,
     unread_rows,
     unrecorded_device,
 )
-from pytest_perfdl.analysis.events.device_steps import carried_over
-from pytest_perfdl.analysis.events.enclosing import threads_of
-from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.intervals import Intervals, Steps, StepWindow
 from pytest_perfdl.analysis.events.launches import UNSET, Launches, launches
-from pytest_perfdl.analysis.events.step_list import StepList, step_list
-from pytest_perfdl.analysis.events.step_times import Steps, StepWindow
-from pytest_perfdl.analysis.events.unnamed_steps import repetitions, step_like
+from pytest_perfdl.analysis.events.nesting import threads_of
+from pytest_perfdl.analysis.events.step_list import StepList, repetitions, step_like, step_list
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.trace.annotations import SETUP, step_groups
-from pytest_perfdl.trace.cached import once, remember
-from pytest_perfdl.trace.model import Category, Trace
+from pytest_perfdl.trace.model import Category, Trace, once, remember
 
 FEW_LAUNCHES = 5
 """Launches that all other steps must have for one without any to have lost them."""

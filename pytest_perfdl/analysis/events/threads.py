@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from pytest_perfdl.analysis.events.step_times import StepWindow
+from pytest_perfdl.analysis.events.intervals import StepWindow
 from pytest_perfdl.trace.annotations import WAIT
-from pytest_perfdl.trace.cached import once
-from pytest_perfdl.trace.model import Category, Rows, Trace
+from pytest_perfdl.trace.model import Category, Rows, Trace, once
 
 Thread = tuple[int, int]
 """Process and thread id."""

@@ -1,4 +1,4 @@
-"""Everything that `perfdl trace` says of one file: `summary.summarize` computes all of it, once.
+"""Everything that `perfdl trace` says of one file: `qualify.summarize` computes all of it, once.
 
 Tables over the whole file (`operator_tables`, `kernel_tables`, `launch_stats`, `memory_timeline`, `device_figures`),
 of which `selection` takes a part; what bounds the step in one sentence (`bottleneck`), what costs time besides

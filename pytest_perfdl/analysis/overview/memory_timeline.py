@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.operator_time import operator_at
+from pytest_perfdl.analysis.events.operators import operator_at
 from pytest_perfdl.trace.model import I32, I64, MemoryEvents, Rows, Trace
 
 BEFORE = "allocated before the trace started"
@@ -23,7 +23,7 @@ _DEVICES = {0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 15: "
 """c10::DeviceType."""
 
 Modules = tuple[I32, Sequence[str]]
-"""Index of each row's module path, -1 for none, and the paths: see `modules.module_paths`."""
+"""Index of each row's module path, -1 for none, and the paths: see `origins.module_paths`."""
 
 
 @dataclass(frozen=True, slots=True)

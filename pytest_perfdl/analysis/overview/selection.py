@@ -8,20 +8,18 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
+from pytest_perfdl.analysis.account.parts import PHASES, labels
 from pytest_perfdl.analysis.events.communication import communication_kernels
-from pytest_perfdl.analysis.events.device_steps import carried_over, device_steps
+from pytest_perfdl.analysis.events.device_record import carried_over, device_steps
+from pytest_perfdl.analysis.events.intervals import Steps, StepWindow
 from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.step_times import Steps, StepWindow
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.ranks import rank_numbers
 from pytest_perfdl.model.errors import SelectionError
 from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.annotations import step_annotations, step_groups
-from pytest_perfdl.trace.cached import once, remember
-from pytest_perfdl.trace.model import Category, Trace
-from pytest_perfdl.trace.subset import subset
+from pytest_perfdl.trace.model import Category, Trace, once, remember, subset
 
 _MOVES = {"copy": Category.GPU_MEMCPY, "memset": Category.GPU_MEMSET}
 

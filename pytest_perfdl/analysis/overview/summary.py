@@ -5,26 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pytest_perfdl.analysis.account.inputs import InputFigures, input_pipeline
-from pytest_perfdl.analysis.account.step_account import ProfileTables, profile_tables
-from pytest_perfdl.analysis.account.transfers import CopyRow, copy_figures
-from pytest_perfdl.analysis.efficiency.roofline import RooflineRow, peaks_of, roofline, step_work
-from pytest_perfdl.analysis.efficiency.sm import occupancy_est, sm_efficiency_est
-from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.modules import module_paths
-from pytest_perfdl.analysis.events.step_times import Steps
+from pytest_perfdl.analysis.account.accounts import ProfileTables, profile_tables
+from pytest_perfdl.analysis.account.transfers import CopyRow, InputFigures, copy_figures, input_pipeline
+from pytest_perfdl.analysis.efficiency.roofline import (
+    RooflineRow,
+    occupancy_est,
+    peaks_of,
+    roofline,
+    sm_efficiency_est,
+    step_work,
+)
+from pytest_perfdl.analysis.events.intervals import Steps
+from pytest_perfdl.analysis.events.launches import call_tree, launches
+from pytest_perfdl.analysis.events.origins import module_paths
 from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.analysis.events.tree import call_tree
-from pytest_perfdl.analysis.overview.bottleneck import Bottleneck, bottleneck
-from pytest_perfdl.analysis.overview.device_figures import DeviceFigures, device_figures
-from pytest_perfdl.analysis.overview.device_utilization import device_utilization
-from pytest_perfdl.analysis.overview.integrity import TraceIntegrity, trace_integrity
-from pytest_perfdl.analysis.overview.kernel_tables import KernelRow, kernel_table
-from pytest_perfdl.analysis.overview.launch_stats import LaunchStats, launch_stats
+from pytest_perfdl.analysis.overview.device import DeviceFigures, device_figures, device_utilization
+from pytest_perfdl.analysis.overview.findings import (
+    Bottleneck,
+    TraceFinding,
+    TraceIntegrity,
+    bottleneck,
+    trace_findings,
+    trace_integrity,
+)
 from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline, memory_timeline
-from pytest_perfdl.analysis.overview.operator_tables import OperatorRow, operator_tables
 from pytest_perfdl.analysis.overview.selection import in_steps, largest_group
-from pytest_perfdl.analysis.overview.trace_findings import TraceFinding, trace_findings
+from pytest_perfdl.analysis.overview.tables import (
+    KernelRow,
+    LaunchStats,
+    OperatorRow,
+    kernel_table,
+    launch_stats,
+    operator_tables,
+)
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.machine.utilization import Utilization, utilization

@@ -6,10 +6,9 @@ are in memory. The types of results are in `figures`, those of one rank in `acti
 """
 
 from pytest_perfdl.analysis.ranks.activity import RankActivity, StepTimes, Traffic, activity
-from pytest_perfdl.analysis.ranks.buckets import bus_bandwidth
 from pytest_perfdl.analysis.ranks.calls import Calls
 from pytest_perfdl.analysis.ranks.compare import compare, rank_numbers, ranks
-from pytest_perfdl.analysis.ranks.figures import Bucket, Cause, Collective, Rank, RankFigures, Straggler
+from pytest_perfdl.analysis.ranks.figures import Bucket, Cause, Collective, Rank, RankFigures, Straggler, bus_bandwidth
 
 __all__ = [
     "Bucket",

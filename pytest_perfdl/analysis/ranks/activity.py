@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.account.device_account import idle_time
-from pytest_perfdl.analysis.account.step_account import profile_tables
+from pytest_perfdl.analysis.account.accounts import idle_time, profile_tables
 from pytest_perfdl.analysis.events.communication import (
     collective_annotation_rows,
     communication_kernels,
@@ -22,10 +21,9 @@ from pytest_perfdl.analysis.events.communication import (
     covered,
     waits_for_collectives,
 )
-from pytest_perfdl.analysis.events.device_steps import device_steps
-from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.device_record import device_steps
+from pytest_perfdl.analysis.events.intervals import Intervals, Steps
 from pytest_perfdl.analysis.events.launches import Launches, launches
-from pytest_perfdl.analysis.events.step_times import Steps
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread, thread_of
 from pytest_perfdl.analysis.ranks.calls import Calls, calls_of

@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.analysis.events.communication import collective_annotation_rows, communication_kernels
-from pytest_perfdl.analysis.events.device_steps import device_steps
-from pytest_perfdl.analysis.events.enclosing import innermost
-from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.device_record import device_steps
+from pytest_perfdl.analysis.events.intervals import Intervals, Steps
 from pytest_perfdl.analysis.events.launches import Launches, launches
-from pytest_perfdl.analysis.events.step_times import Steps
+from pytest_perfdl.analysis.events.nesting import innermost
 from pytest_perfdl.trace import collective_names
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 Cause = Literal["compute", "input", "communication", "host"]
 """What a straggler spends more time on than the other ranks do."""
@@ -129,7 +132,7 @@ class Straggler:
     cause: Cause
     """Of which class of time the rank has most in excess of the other ranks in these steps."""
     cost_ns: int
-    """How much shorter a step of the job would be without it, median over the steps since: see `straggler.find`."""
+    """How much shorter a step of the job would be without it, median over the steps since: see `compare.find`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ class RankFigures:
     """Steps that all ranks have, in order."""
     straggler: Straggler | None
     """`None` where the ranks are balanced, or where what they differ by is below what the clocks and the noise allow
-    to say: see `straggler.find`."""
+    to say: see `compare.find`."""
     imbalance: float | None
     """Largest own work of a rank over the mean of all ranks, mean over the steps, at least 1; `None` without steps."""
     buckets: tuple[Bucket, ...]
@@ -175,3 +178,67 @@ class RankFigures:
         most = max((rank.last for rank in self.ranks), default=0)
         found = [rank.rank for rank in self.ranks if rank.last == most]
         return found[0] if most and len(found) == 1 else None
+
+
+# The collectives of a step in their order, over all steps: how large, how long, how well hidden.
+
+
+def buckets_of(collectives: Sequence[Collective]) -> tuple[Bucket, ...]:
+    """The nth collective of each kind, group and set of members in every step, in the order of the step.
+
+    Parameters
+    ----------
+    collectives
+        By time; those outside of steps are left out.
+    """
+    counts: defaultdict[tuple[int | None, str, str, tuple[int, ...]], int] = defaultdict(int)
+    found: defaultdict[tuple[str, str, tuple[int, ...], int], list[Collective]] = defaultdict(list)
+    first: dict[tuple[str, str, tuple[int, ...], int], int] = {}
+    place: defaultdict[int | None, int] = defaultdict(int)
+    for each in collectives:
+        if each.step is None:
+            continue
+        key = each.kind, each.group, each.ranks
+        here = (each.step, *key)
+        of = (*key, counts[here])
+        counts[here] += 1
+        found[of].append(each)
+        first.setdefault(of, place[each.step])
+        place[each.step] += 1
+    return tuple(_bucket(*key, found[key]) for key in sorted(found, key=lambda key: (first[key], key)))
+
+
+def _bucket(kind: str, group: str, ranks: tuple[int, ...], index: int, found: Sequence[Collective]) -> Bucket:
+    durations = [length for each in found for length in each.duration_ns]
+    exposed = sum(length for each in found for length in each.exposed_ns)
+    transfer = round(float(np.median([each.transfer_ns for each in found])))
+    sizes = {each.bytes for each in found}
+    size = sizes.pop() if len(sizes) == 1 else None
+    members = max(max(each.group_size for each in found), len(ranks))
+    return Bucket(
+        kind=kind,
+        group=group,
+        ranks=ranks,
+        index=index,
+        steps=len(found),
+        bytes=size,
+        transfer_ns=transfer,
+        duration_ns=round(float(np.median(durations))),
+        hidden_share=max(1 - exposed / sum(durations), 0.0) if sum(durations) else 0.0,
+        bus_bandwidth=bus_bandwidth(kind, size, members, transfer),
+    )
+
+
+def bus_bandwidth(kind: str, size: int | None, ranks: int, transfer_ns: int) -> float | None:
+    """Bytes per second over the slowest link: nccl-tests, doc/PERFORMANCE.md.
+
+    With n ranks, bytes / time times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter and all_to_all, and
+    1 for broadcast, reduce, send and receive. `None` where bytes or time are unknown or zero.
+
+    >>> bus_bandwidth("all_reduce", 1000, 4, 500)
+    3000000000.0
+    """
+    if not size or transfer_ns <= 0 or ranks < 2:
+        return None
+    factor = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}.get(kind)
+    return size / transfer_ns * 1e9 * (factor * (ranks - 1) / ranks if factor is not None else 1.0)

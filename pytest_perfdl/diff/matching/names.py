@@ -1,4 +1,4 @@
-"""A kernel's or operator's name without what changes from build to build, from device to device, from run to run."""
+"""Names of kernels, operators and compiled regions without what changes from build to build or device to device."""
 
 from __future__ import annotations
 
@@ -8,10 +8,97 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.diff.matching.cpp_names import flattened
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from pytest_perfdl.diff.matching.stages import Weighted
+    from pytest_perfdl.model.step_part import Part
+
+
+# A C++ kernel's demangled name without what the compiler and the dispatch put there.
+
+
+_ROUNDS = 64
+"""Levels of brackets that are looked into: each takes a pass over the name."""
+_IS_CPP = re.compile(r"[<{]|\w\(|::\(|^void ")
+_ANONYMOUS = re.compile(r"\(anonymous namespace\)::|\(anonymous\)::|<unnamed>::")
+_LAMBDA = re.compile(
+    r"\{lambda\(([^{}]*)\)(?:#\d+)?\}"
+    r"|\[lambda\(([^\[\]]*)\) ?\(instance \d+\)\]"
+    r"|'lambda\d*'\(([^()']*)\)"
+)
+_NAMESPACES = re.compile(
+    r"\b(?:at|native|c10|cuda|hip|detail|std|memory|templates|binary_internal|at_(?:cuda|hip)_detail|cutlass"
+    r"|(?:pytorch_)?flash)::"
+)
+_PARENTHESES = re.compile(r"\([^()]*\)")
+_QUALIFIERS = re.compile(r"\s*\bconst\b|\s*[*&]+")
+_DISPATCH = re.compile(r"lambda\[\]::operator::")
+_TEMPLATE = re.compile(r"<([^<>]*)>")
+_CONSTANT = re.compile(r"-?\d[\d.]*[uUlLf]*|true|false|[^A-Za-z]*")
+_ACCESS = re.compile(
+    r"(?:Array|array|(?:Trivial)?OffsetCalculator|(?:Load|Store)With\w*|MemBoundScaling)(?:$|\u27e8|::)"
+)
+_RETURNED = re.compile(r"^\S*[^ :] (?=\S+$)")
+
+
+def flattened(name: str) -> str:
+    """A C++ name as the function with the types that it is made for, one of each; any other name as it is.
+
+    Gone are return type and parameters, which follow from the rest, namespaces of torch and of the standard library,
+    compile-time constants (block sizes, vector widths, flags), the numbers of lambdas, and how elements are addressed.
+
+    >>> flattened("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "
+    ...           "at::detail::Array<char*, 1> >(int, at::native::FillFunctor<float>, at::detail::Array<char*, 1>)")
+    'vectorized_elementwise_kernel<FillFunctor<float>>'
+    """
+    if not _IS_CPP.search(name):
+        return name
+    text = _NAMESPACES.sub("", _ANONYMOUS.sub("", name))
+    text = _until_same(_LAMBDA, _lambda, text)
+    text = _until_same(_PARENTHESES, "", text)
+    text = _DISPATCH.sub("", _QUALIFIERS.sub("", text))
+    # Inner brackets become others, so that those around them are the innermost of the next round.
+    text = _until_same(_TEMPLATE, _arguments, text)
+    text = _RETURNED.sub("", text.strip()).replace("\u27e8", "<").replace("\u27e9", ">")
+    return text or name
+
+
+def _until_same(pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str], text: str) -> str:
+    for _ in range(_ROUNDS):
+        text, changed = pattern.subn(replacement, text)
+        if not changed:
+            break
+    return text
+
+
+def _lambda(found: re.Match[str]) -> str:
+    arguments = next(group for group in found.groups() if group is not None)
+    return f"lambda[{arguments.replace(', ', ';')}]"
+
+
+def _arguments(found: re.Match[str]) -> str:
+    arguments = (argument.strip().replace(" ", "_") for argument in _top_level(found[1]))
+    kept = dict.fromkeys(
+        argument for argument in arguments if not (_CONSTANT.fullmatch(argument) or _ACCESS.match(argument))
+    )
+    return f"\u27e8{','.join(kept)}\u27e9" if kept else ""
+
+
+def _top_level(arguments: str) -> list[str]:
+    """Split at the commas that are in no inner template."""
+    found, depth = [""], 0
+    for piece in re.split(r"([,\u27e8\u27e9])", arguments):
+        if piece == "," and not depth:
+            found.append("")
+            continue
+        depth += (piece == "\u27e8") - (piece == "\u27e9")
+        found[-1] += piece
+    return found
+
+
+# A kernel's or operator's name without what changes from build to build, from device to device, from run to run.
+
 
 _DENSE = re.compile(r"gemm|cudnn|xmma|fprop|dgrad|wgrad")
 _PLAIN = re.compile(r"\w+")
@@ -206,7 +293,7 @@ BUILT_IN = (
         "autograd::engine::evaluate_function: AddmmBackward",
     ),
 )
-"""Applied in this order, to what `cpp_names.flattened` makes of the name."""
+"""Applied in this order, to what `names.flattened` makes of the name."""
 
 
 @lru_cache(maxsize=1 << 14)
@@ -245,3 +332,127 @@ def words(name: str) -> frozenset[str]:
     """
     found = {word.lower() for word in _WORD.findall(name)}
     return frozenset(found - _SAY_NOTHING or found or {name})
+
+
+# What a compiler's names say of the operators that it replaced.
+
+
+_NAMED = re.compile(r"(?:triton_(?:[a-z]+_)?fused_|cpp_fused_|fused_)(\w+)")
+_GRAPHS = re.compile(
+    r"triton_?|triton_\w+|cpp_fused|graph_\w+|CompiledFxGraph|CompiledFunction\w*|Torch-Compiled Region"
+    r"|nvfuser\w*|(?:CudaCodeGen::)?kernel\d+(?:<.*>)?"
+)
+_OPERATOR = re.compile(r"\w+::(\w+?)_*")
+_BACKEND = re.compile(r"(?:cudnn|miopen|mkldnn|onednn|mkl|xnnpack|mps)_(?=\w*(?:conv|batch_norm|rnn|linear))")
+_BACKEND_NODE = re.compile(r"(?:Cudnn|Miopen|Mkldnn)(?=\w*Backward)")
+_ATTENTION = re.compile(
+    r"(scaled_dot_product)_(?:fused_|flash|efficient|cudnn)\w*?_?(attention)(?:_overrideable|_for_cpu)*"
+)
+_ATTENTION_NODE = re.compile(r"(ScaledDotProduct)(?:Fused|Flash|Efficient|Cudnn)(Attention)(?:Overrideable|ForCpu)*")
+
+
+@lru_cache(maxsize=1 << 14)
+def replaced(name: str) -> str | None:
+    """The operators that a compiler's kernel or region stands for, joined by "_"; `None` for what no compiler made.
+
+    Takes a normalized name. Inductor names its kernels after the operators of the graph (`original_aten`), which makes
+    the list ambiguous only where an operator's name holds another's; regions and nvFuser's kernels name none: "".
+
+    >>> replaced("triton_poi_fused_add_native_layer_norm"), replaced("CompiledFxGraph"), replaced("aten::add")
+    ('add_native_layer_norm', '', None)
+    """
+    if found := _NAMED.fullmatch(name):
+        return found[1]
+    return "" if _GRAPHS.fullmatch(name) else None
+
+
+@lru_cache(maxsize=1 << 14)
+def bare(operator: str) -> str:
+    """An operator's name as Inductor would put it into a kernel's; empty for what is no operator.
+
+    >>> bare("aten::add_"), bare("aten::_softmax"), bare("Optimizer.step#SGD.step")
+    ('add', '_softmax', '')
+    """
+    found = _OPERATOR.fullmatch(operator)
+    return found[1] if found else ""
+
+
+@lru_cache(maxsize=1 << 14)
+def neutral(operator: str) -> str:
+    """A normalized operator's name without the library that implements it.
+
+    >>> neutral("aten::cudnn_convolution"), neutral("aten::miopen_convolution")
+    ('aten::convolution', 'aten::convolution')
+    >>> neutral("aten::_scaled_dot_product_flash_attention"), neutral("ScaledDotProductEfficientAttentionBackward")
+    ('aten::_scaled_dot_product_attention', 'ScaledDotProductAttentionBackward')
+    """
+    text = _BACKEND_NODE.sub("", _BACKEND.sub("", operator))
+    return _ATTENTION_NODE.sub(r"\1\2", _ATTENTION.sub(r"\1_\2", text))
+
+
+# A part as it is compared: its name and its place without what changes from build to build.
+
+
+_NUMBER = re.compile(r"\(\d+\)")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is known of a part."""
+
+    part: Part
+    count: float
+    ns: float
+    exact: str
+    """The name as the trace has it; of idle time, whose name is a class, also what ran meanwhile, without numbers of
+    lines."""
+    name: str
+    """The same, normalized."""
+    path: tuple[str, ...]
+    """Normalized, and without the libraries that implement the operators."""
+    replaced: str | None
+    """Operators that it stands for if a compiler made it (`names.replaced`)."""
+
+    @property
+    def operator(self) -> str:
+        """The last of the path."""
+        return self.path[-1] if self.path else ""
+
+    @property
+    def place(self) -> tuple[str, tuple[str, ...], str, str, str]:
+        """What it shares with all that one operator does in one place."""
+        return (self.part.kind, self.path, self.part.shapes, self.part.module, self.part.phase)
+
+    @property
+    def operators(self) -> frozenset[str]:
+        """Bare names of the operators around it and its own; the words of its name if there are none."""
+        around = (*self.part.path, self.part.name) if self.part.kind == "operator" else self.part.path
+        found = frozenset(filter(None, map(bare, around)))
+        return found or words(self.name)
+
+
+def about(weighted: Weighted, rules: Rules) -> About:
+    """What is known of a part, by these rules for names."""
+    part = weighted.part
+    name = normalized(part.name, rules)
+    exact = part.name
+    if part.kind == "idle":
+        exact = name = " ".join(filter(None, (name, unnumbered(part.function), unnumbered(part.line))))
+    # Annotations around idle time are no operators.
+    path = () if part.kind == "idle" else _path(part.path, rules)
+    return About(part, weighted.count, weighted.ns, exact, name, path, replaced(name))
+
+
+@lru_cache(maxsize=1 << 14)
+def unnumbered(line: str) -> str:
+    """A place in a source file without the number of its line.
+
+    >>> unnumbered("train.py(12): step")
+    'train.py: step'
+    """
+    return _NUMBER.sub("", line)
+
+
+@lru_cache(maxsize=1 << 14)
+def _path(path: tuple[str, ...], rules: Rules) -> tuple[str, ...]:
+    return tuple(neutral(normalized(operator, rules)) for operator in path)

@@ -12,8 +12,8 @@ import jinja2
 
 from pytest_perfdl.diff import causes as causes_of
 from pytest_perfdl.model.units import plural
-from pytest_perfdl.report import templating
-from pytest_perfdl.report.diff import tables
+from pytest_perfdl.report import html
+from pytest_perfdl.report.diff import wording
 from pytest_perfdl.report.diff.json import to_json
 from pytest_perfdl.report.diff.wording import (
     SURE,
@@ -32,9 +32,9 @@ from pytest_perfdl.report.diff.wording import (
     step_words,
     use_rows,
 )
-from pytest_perfdl.report.document import Table, keyed
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.trace.wording import place
+from pytest_perfdl.report.layout import Table, keyed
+from pytest_perfdl.report.trace.tables import place
 from pytest_perfdl.report.words import bound
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def write_page(path: Path, diffs: Sequence[tuple[str, Diff]], limit: float) -> N
             headline=_headline(diffs, limit),
             compared=" and ".join(_names(diffs[0][1])),
             sheets=[_sheet(title, each, one, limit) for (title, each), one in zip(diffs, found, strict=True)],
-            json=templating.script_safe(data),
-            **templating.frame(),
+            json=html.script_safe(data),
+            **html.frame(),
         )
     )
     write_files({path: text.encode("utf-8", "backslashreplace")})
@@ -126,7 +126,7 @@ def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[s
             *_simulated(each),
         ],
         "use": [] if each.use is None else use_rows(each.use),
-        "account": tables.breakdown(each),
+        "account": wording.breakdown(each),
         "causes": Table("Causes", _CAUSES, causes, note=_OF_CAUSES, told=itemgetter("told")),
         "shares": Table(
             "Step time without each change (simulated)",
@@ -135,8 +135,8 @@ def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[s
             note="" if each.counterfactual is None else _sentence(counterfactual_words(each.counterfactual)),
             told=itemgetter("told"),
         ),
-        "modules": tables.by_place(each, "module"),
-        "lines": tables.by_place(each, "line"),
+        "modules": wording.by_place(each, "module"),
+        "lines": wording.by_place(each, "line"),
         "unmatched": Table(
             "Only in baseline or only in current",
             _UNMATCHED,
@@ -171,7 +171,7 @@ def _cause(cause: DiffCause, row: dict[str, Any], each: Diff) -> dict[str, Any]:
     return {
         **row,
         "name": cause_name(cause),
-        "share": tables.share(cause.own_ns, each),
+        "share": wording.share(cause.own_ns, each),
         "base_ns": row["base"]["ns"],
         "new_ns": row["new"]["ns"],
         "base_count": row["base"]["count"] if counted else None,
@@ -213,6 +213,6 @@ def _shares(each: Diff, data: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = templating.environment()
+    environment = html.template_environment()
     environment.globals.update(limit=ROWS)
     return environment

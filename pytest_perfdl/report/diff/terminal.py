@@ -11,7 +11,7 @@ from pytest_perfdl.model.kernel_names import short_name, short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.diff import tables
+from pytest_perfdl.report.diff import wording
 from pytest_perfdl.report.diff.wording import (
     SURE,
     UNEXPLAINED,
@@ -32,7 +32,7 @@ from pytest_perfdl.report.diff.wording import (
     step_words,
     use_rows,
 )
-from pytest_perfdl.report.trace.wording import place, sizes
+from pytest_perfdl.report.trace.tables import place, sizes
 from pytest_perfdl.report.words import bound
 
 if TYPE_CHECKING:
@@ -103,11 +103,11 @@ def _head(title: str, each: Diff, limit: float, width: int) -> Iterator[str]:
 
 
 def _account(each: Diff, width: int) -> Iterator[str]:
-    found = tables.breakdown(each)
+    found = wording.breakdown(each)
     least = LEAST_LINE * max(each.base_ns, each.new_ns)
     lines = [line for line in found.rows if max(abs(line.base_ns), abs(line.new_ns)) > least]
     yield found.ordered
-    yield from layout.table(replace(found, rows=[*lines, tables.total(each)]), width)
+    yield from layout.table(replace(found, rows=[*lines, wording.total(each)]), width)
     yield f"  {found.short_legend}"
     for words in (*drift_words(each), *bound_words(each)):
         yield from layout.paragraph(words, 2, width)
@@ -115,7 +115,7 @@ def _account(each: Diff, width: int) -> Iterator[str]:
 
 def of_change(ns: float, each: Diff) -> str:
     """Share of the change of the profiled step, where it changed."""
-    part = tables.share(ns, each)
+    part = wording.share(ns, each)
     return "" if part is None else format_percent(part, signed=False)
 
 
@@ -259,7 +259,7 @@ def _counterfactual(each: Diff, top: int, width: int) -> Iterator[str]:
 
 
 def _modules(each: Diff, top: int, width: int) -> Iterator[str]:
-    found = tables.by_place(each, "module")
+    found = wording.by_place(each, "module")
     found = replace(found, rows=[line for line in found.rows if line.delta_ns])
     if found.rows:
         yield found.ordered

@@ -18,7 +18,7 @@ import numpy as np
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.ranks import Collective, RankActivity, RankFigures
 from pytest_perfdl.analysis.ranks.compare import SKEW_ABOVE_NS
-from pytest_perfdl.analysis.ranks.timeline import clock_of
+from pytest_perfdl.analysis.ranks.meetings import clock_of
 from pytest_perfdl.model.errors import ReportError
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, Category, Trace

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,20 +12,21 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from pytest_perfdl.analysis.overview.findings import TraceFinding
 from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
 from pytest_perfdl.analysis.overview.summary import TraceSummary
-from pytest_perfdl.analysis.overview.trace_findings import TraceFinding
-from pytest_perfdl.analysis.ranks import RankActivity, RankFigures
-from pytest_perfdl.analysis.ranks.timeline import timeline
+from pytest_perfdl.analysis.ranks import Collective, RankActivity, RankFigures
+from pytest_perfdl.analysis.ranks.meetings import CLASSES, Timeline, timeline
 from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.model.units import format_quantity
-from pytest_perfdl.report import svg, templating
-from pytest_perfdl.report.document import Column, Table
+from pytest_perfdl.report import html, svg
+from pytest_perfdl.report.advice import no_advice, sentences
 from pytest_perfdl.report.files import write_files
+from pytest_perfdl.report.layout import Column, Table
+from pytest_perfdl.report.ranks import ALIKE, telling, wait_table
 from pytest_perfdl.report.svg import Axis
 from pytest_perfdl.report.trace import tables
 from pytest_perfdl.report.trace.json import to_json
-from pytest_perfdl.report.trace.rank_chart import BINS, MOST_ROWS, chosen_steps, legend, rank_chart
 from pytest_perfdl.report.trace.ranks import (
     clocks_line,
     own_ns,
@@ -34,7 +35,7 @@ from pytest_perfdl.report.trace.ranks import (
     verdict,
     waits_per_step,
 )
-from pytest_perfdl.report.trace.wording import (
+from pytest_perfdl.report.trace.tables import (
     by_size,
     integrity_lines,
     mean_account,
@@ -43,11 +44,181 @@ from pytest_perfdl.report.trace.wording import (
     step_count,
     step_words,
 )
-from pytest_perfdl.report.waits import telling, wait_table
-from pytest_perfdl.report.whatif.advice import no_advice, sentences
 
 if TYPE_CHECKING:
     from pytest_perfdl.report.whatif import Answers
+
+
+# All ranks of a job on one time axis, as inline SVG: what each does when, and where collectives start.
+#
+# What a rank does is told by the height of its bar, beside the color: a chart is also read in print and without colors.
+
+
+MOST_STEPS = 6
+"""Steps that a chart shows."""
+MOST_ROWS = 32
+"""Ranks that a chart shows; of more the telling ones."""
+BINS = 1200
+"""Parts that the time axis has: of each the class is shown that takes most of it."""
+COLLECTIVES = 40
+"""Collectives that are marked: those that ranks wait in longest."""
+_NAMES, _LEFT, _CHART_WIDTH, _RIGHT, _TOP = 76, 4, 1024, 32, 20
+_CHART_HEIGHT = {"compute": 1.0, "input": 0.75, "host": 0.4, "communication": 0.6, "waiting": 0.16}
+"""Of a bar, as a share of the row's."""
+NAMES = {
+    "compute": "compute",
+    "input": "waiting for input",
+    "host": "host, nothing runs",
+    "communication": "communication, exposed",
+    "waiting": "waiting for other ranks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RankChart:
+    """The chart, and what it shows."""
+
+    names: Markup
+    """The ranks' names, which stay where they are while the chart beside them is moved; at the same scale."""
+    svg: Markup
+    title: str
+    note: str
+
+
+def chosen_steps(figures: RankFigures) -> tuple[int, ...]:
+    """Steps that the chart shows: from the one before the straggler begins, else the last ones."""
+    steps, found = figures.step_numbers, figures.straggler
+    first = max(len(steps) - MOST_STEPS, 0)
+    if found is not None and found.since_step in steps:
+        first = min(max(steps.index(found.since_step) - 1, 0), first)
+    return steps[first : first + MOST_STEPS]
+
+
+def rank_chart(timeline: Timeline, figures: RankFigures, shown: Sequence[int]) -> RankChart:
+    """Draw some of the ranks.
+
+    Parameters
+    ----------
+    shown
+        Their places, in order.
+    """
+    row = 22 if len(shown) <= ALIKE else 13
+    bar = round(row * 0.75)
+    marked = straggler_place(figures)
+    bottom = _TOP + row * len(shown)
+    across = Axis(timeline.start_ns, timeline.end_ns, _LEFT, _LEFT + _CHART_WIDTH)
+    names: list[Markup] = []
+    parts: list[Markup] = []
+    for at, place in enumerate(shown):
+        top, name = _TOP + at * row, f"rank {figures.ranks[place].rank}"
+        if place == marked:
+            names.append(svg.box("marked", 0, top, _NAMES, row))
+            parts.append(svg.box("marked", 0, top, _LEFT + _CHART_WIDTH, row))
+            name = f"▸ {name}"
+        names.append(svg.text(name, _NAMES - 6, top + row * 0.68, "marked" if place == marked else "", anchor="end"))
+    bin_width = _CHART_WIDTH / timeline.codes.shape[1]
+    for code, kind in enumerate(CLASSES):
+        height = max(2, round(bar * _CHART_HEIGHT[kind]))
+        drawn = "".join(
+            f"M{_LEFT + first * bin_width:.1f} {_TOP + at * row + (row + bar) / 2 - height:g}"
+            f"h{(last - first) * bin_width:.1f}v{height}h-{(last - first) * bin_width:.1f}z"
+            for at, place in enumerate(shown)
+            for first, last in _runs(timeline, place, code)
+        )
+        if drawn:
+            parts.append(svg.path(f"of-{kind}", drawn))
+    parts += _steps(timeline, across, shown, row)
+    collectives = _collectives(timeline, figures)
+    parts += _starts(collectives, across, figures, shown, row)
+    since = Axis(0, timeline.end_ns - timeline.start_ns, across.start, across.end)
+    for tick in since.ticks(6):
+        parts.append(svg.rule("tick", since.at(tick), bottom, bottom + 4))
+        parts.append(svg.text(format_quantity(tick, "ns") if tick else "0", since.at(tick), bottom + 17))
+    numbers = timeline.steps
+    which = f"step {numbers[0]}" if len(numbers) == 1 else f"steps {numbers[0]} to {numbers[-1]}"
+    if numbers[0] < 0:
+        which = "the whole trace"
+    title = f"Ranks on one time axis, {which} of the trace" if numbers[0] >= 0 else f"Ranks on one time axis, {which}"
+    label = f"{title}: {len(shown)} rows, one for each rank; the table of ranks has the numbers"
+    return RankChart(
+        svg.picture("ranks names", "", _NAMES, bottom + 24, names),
+        svg.picture("ranks", label, _LEFT + _CHART_WIDTH + _RIGHT, bottom + 24, parts),
+        title,
+        _note(timeline, figures, collectives, marked is not None, len(shown)),
+    )
+
+
+def _note(timeline: Timeline, figures: RankFigures, drawn: Sequence[Collective], marked: bool, shown: int) -> str:
+    said = []
+    if marked:
+        said.append("▸: the straggler.")
+    if drawn:
+        said.append(
+            "Thin lines connect the starts of one collective on its ranks"
+            + (f", for the {len(drawn)} that ranks wait in longest." if len(drawn) == COLLECTIVES else ".")
+        )
+    width = (timeline.end_ns - timeline.start_ns) // timeline.codes.shape[1]
+    said.append(f"Each {format_quantity(width, 'ns')} of the axis shows what takes most of it.")
+    if shown < len(figures.ranks):
+        said.append(f"{shown} of {len(figures.ranks)} ranks are shown.")
+    return " ".join(said)
+
+
+def _runs(timeline: Timeline, place: int, code: int) -> Iterator[tuple[int, int]]:
+    """First and end of neighboring bins of one class."""
+    same = np.concatenate(([False], timeline.codes[place] == code, [False]))
+    edges = np.flatnonzero(same[1:] != same[:-1]).tolist()
+    yield from zip(edges[::2], edges[1::2], strict=True)
+
+
+def _steps(timeline: Timeline, across: Axis, shown: Sequence[int], row: int) -> Iterator[Markup]:
+    """A mark where a step begins on each rank, and its number above."""
+    if timeline.steps[0] < 0:
+        return
+    for number, opens in zip(timeline.steps, timeline.opens_ns, strict=True):
+        x = [across.at(int(opens[place])) for place in shown]
+        yield svg.path("step", "".join(f"M{left:.1f} {_TOP + at * row}v{row}" for at, left in enumerate(x)))
+        yield svg.text(f"step {number}", x[0] + 3, _TOP - 6, "step", anchor="")
+
+
+def _collectives(timeline: Timeline, figures: RankFigures) -> list[Collective]:
+    inside = [
+        each
+        for each in figures.collectives
+        if min(each.start_ns) >= timeline.start_ns and max(each.start_ns) <= timeline.end_ns
+    ]
+    longest = sorted(inside, key=lambda each: -sum(each.wait_ns))[:COLLECTIVES]
+    return sorted(longest, key=lambda each: min(each.start_ns))
+
+
+def _starts(
+    drawn: Sequence[Collective], across: Axis, figures: RankFigures, shown: Sequence[int], row: int
+) -> Iterator[Markup]:
+    """A line through the starts of each collective on its ranks."""
+    at = {figures.ranks[place].rank: position for position, place in enumerate(shown)}
+    path = []
+    for each in drawn:
+        known = [(rank, start) for rank, start in zip(each.ranks, each.start_ns, strict=True) if rank in at]
+        points = [
+            f"{across.at(start):.1f} {_TOP + (at[rank] + 0.5) * row:g}"
+            for rank, start in sorted(known, key=lambda pair: at[pair[0]])
+        ]
+        if len(points) > 1:
+            path.append("M" + "L".join(points))
+    if path:
+        yield svg.path("starts", "".join(path))
+
+
+def legend() -> list[tuple[str, str, Markup]]:
+    """Class, name and swatch of what the bars say."""
+    found = []
+    for kind in CLASSES:
+        height = max(2, round(14 * _CHART_HEIGHT[kind]))
+        swatch = svg.box(f"of-{kind}", 0, 14 - height, 22, height)
+        picture = svg.picture("ranks swatch", "", 22, 14, [swatch], sized=True)
+        found.append((kind, NAMES[kind], picture))
+    return found
+
 
 ROWS = 300
 """Rows of a table that the page holds; all of them are in its data, and in `--json`."""
@@ -85,9 +256,9 @@ def write_page(
             summaries=[_with_advice(*each) for each in zip(shown, advice, strict=True)],
             ranks=ranks,
             selection=selection,
-            data=templating.script_safe(to_json(shown, ranks, advice, selection)),
+            data=html.script_safe(to_json(shown, ranks, advice, selection)),
             **_across(ranks, activities),
-            **templating.frame(),
+            **html.frame(),
         )
     )
     write_files({path: text.encode("utf-8", "backslashreplace")})
@@ -158,7 +329,7 @@ def divided(parts: Mapping[str, float], steps: int) -> dict[str, float]:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = templating.environment()
+    environment = html.template_environment()
     environment.globals.update(
         memory_curve=memory_curve,
         step_words=step_words,

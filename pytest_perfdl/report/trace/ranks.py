@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.report.waits import ALIKE, TELLING, telling
+from pytest_perfdl.report.ranks import ALIKE, TELLING, telling
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.ranks import Bucket, Rank, RankFigures

@@ -13,10 +13,11 @@ from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.document import Table, count_words
+from pytest_perfdl.report.advice import advice_lines
+from pytest_perfdl.report.layout import Table, count_words
 from pytest_perfdl.report.trace import tables
 from pytest_perfdl.report.trace.ranks import clocks_line, others_line, shown_ranks, step_ns, straggler_place, verdict
-from pytest_perfdl.report.trace.wording import (
+from pytest_perfdl.report.trace.tables import (
     DIRECTIONS,
     UTILIZATION,
     by_size,
@@ -28,7 +29,6 @@ from pytest_perfdl.report.trace.wording import (
     step_count,
     step_words,
 )
-from pytest_perfdl.report.whatif.advice import advice_lines
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.transfers import CopyRow

@@ -12,8 +12,7 @@ from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.runs.bisect.answers import CommitAnswer, Effect, Status
 from pytest_perfdl.runs.bisect.history import Commit, History
 from pytest_perfdl.runs.bisect.measurements import Measurement, Request
-from pytest_perfdl.runs.bisect.posterior import EXACT, Posterior, odds_of_rounds, uniform
-from pytest_perfdl.runs.bisect.prior import Blamed
+from pytest_perfdl.runs.bisect.posterior import EXACT, Blamed, Posterior, odds_of_rounds, uniform
 from pytest_perfdl.runs.bisect.search import (
     DEFAULT_TIME,
     Ends,

@@ -1,22 +1,109 @@
-"""Measures one commit in a pytest of its own, in a checkout of that commit."""
+"""Measuring one commit, or one mixture of two environments, by a pytest of its own."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from pytest_perfdl.model.errors import CheckoutError, RunFailed
+from pytest_perfdl.model.errors import CheckoutError, OutcomeError, RunFailed
+from pytest_perfdl.report.story import cause_line, story
+from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.runs import child_pytest
-from pytest_perfdl.runs.bisect import pytest_run
 from pytest_perfdl.runs.bisect.history import WORKING_TREE, History
-from pytest_perfdl.runs.bisect.measurements import Measurement, Request
-from pytest_perfdl.system import clocks
+from pytest_perfdl.runs.bisect.measurements import Measurement, Request, measurement_of
+from pytest_perfdl.runs.bisect.mixtures import NEW, Environments, complaints
+from pytest_perfdl.runs.bisect.posterior import Chosen
+from pytest_perfdl.system import clocks, folders
 from pytest_perfdl.system.git import content
-from pytest_perfdl.workers.checkout import Checkout, checked_out
-from pytest_perfdl.workers.overlay import overlay
+from pytest_perfdl.workers.checkout import Checkout, checked_out, overlay
+
+# One run of pytest for a search: the options that all of them have, and what is kept of the run.
+
+
+COUNTING_STEPS = ("--perf-warmup=2", "--perf-steps=4", "--perf-memory=off")
+"""Counts need no timed steps."""
+
+
+def options(request: Request, scratch: Path, further: Sequence[str], metric: str, limit: float) -> tuple[str, ...]:
+    """The options of a run of one test, besides those of every `child_pytest.command`.
+
+    Parameters
+    ----------
+    further
+        Options of the user, which come after those that they may replace.
+    metric, limit
+        Which time the rounds are for, and the slowdown (a fraction) that they have to tell from none.
+    """
+    limits = {"step_time": "off", "block_time": "off"} | ({metric: f"{limit * 100:.6g}%"} if request.timed else {})
+    return (
+        "--perf-calibrate=off",
+        # An empty folder: no baseline of the project is compared with.
+        *(f"--perf-dir={scratch / 'baselines'}", "--perf-fail-on=invalid", "--perf-require=0"),
+        *(() if request.timed else COUNTING_STEPS),
+        *further,
+        *(f"--perf-limit={name}:{text}" for name, text in limits.items()),
+    )
+
+
+def measured(
+    request: Request,
+    command: Callable[[Path], Sequence[str]],
+    reports: Path,
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Measurement:
+    """Run pytest, and keep what came of it; a run that measured nothing is said to be skipped.
+
+    Parameters
+    ----------
+    reports
+        Folder that keeps the reports of comparisons; see `report_folder`.
+    command, folder, environment
+        As `child_pytest.run` takes them.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After pytest has ended too.
+    """
+    with child_pytest.run(command, "bisect", folder=folder, environment=environment) as ended:
+        if ended.run_file is None:
+            return Measurement(request, ended.raised or ended.reason)
+        try:
+            found = measurement_of(json.loads(ended.run_file.read_bytes()), request)
+        except (OutcomeError, ValueError) as error:
+            return Measurement(request, ended.raised or f"the run file that pytest wrote {error}")
+        if found.skipped:
+            return replace(found, skipped=": ".join(filter(None, (found.skipped, ended.raised))))
+        if request.against is not None:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copytree(child_pytest.report(ended.folder), report_folder(reports, request), dirs_exist_ok=True)
+            found = replace(found, causes=_causes_in_words(ended.run_file))
+        return found
+
+
+def report_folder(reports: Path, request: Request) -> Path:
+    """The folder of the report of a comparison, if that was made."""
+    # A request may name a hundred distributions, and a file's name has 255 bytes.
+    return reports / hashlib.sha256(repr(request).encode()).hexdigest()[:16]
+
+
+def _causes_in_words(run_file: Path) -> tuple[str, ...]:
+    """The causes of a change, as pytest's own report has them."""
+    run = read_run(run_file, child_pytest.report(run_file.parent))
+    return tuple(cause_line(group) for group in story(run.results[0], run).causes)
+
+
+# Measures one commit in a pytest of its own, in a checkout of that commit.
+
 
 BUDGET = "--perf-budget=120"
 """Of the rounds of one measurement; a commit that stays undecided is measured again."""
@@ -68,7 +155,7 @@ class Child:
     tests
         A folder in which the files that every commit gets lie as in the repository; see `kept_tests`.
     reports
-        Folder that keeps the reports of comparisons; see `pytest_run.report_folder`.
+        Folder that keeps the reports of comparisons; see `child.report_folder`.
     """
 
     def __init__(self, suite: Suite, tests: Path, reports: Path) -> None:
@@ -126,7 +213,7 @@ class Child:
         file = Path(checkout.path(self._suite.test))
         if not file.is_file():
             return Measurement(request, f"there is no {self._suite.test.name}")
-        return pytest_run.measured(
+        return measured(
             request,
             lambda scratch: self.command(request, checkout, scratch, metric, limit),
             self._reports,
@@ -145,7 +232,7 @@ class Child:
         return (
             *child_pytest.command(scratch, f"{checkout.path(suite.test)}{suite.name}"),
             *(f"--rootdir={checkout.path(suite.root)}", *(["-c", ini] if ini is not None else [])),
-            *pytest_run.options(request, scratch, further, metric, limit),
+            *options(request, scratch, further, metric, limit),
             *(() if request.against is None else (f"--perf-against={request.against}",)),
             *("-o", f"perf_against_tests={tests}"),
         )
@@ -180,3 +267,68 @@ def keep_tests(suite: Suite, folder: Path) -> None:
         elif file == suite.test:
             where = "the working tree" if suite.tests_of == WORKING_TREE else suite.tests_of[:9]
             raise RunFailed(f"there is no {name} in {where}: name a test file, and its commit with --tests")
+
+
+# Measures a mixture of two environments by a pytest that runs in it.
+
+
+@dataclass(frozen=True)
+class MixtureChild:
+    """Measures an environment by a pytest that runs in it, against the old one.
+
+    A mixture exists only while it is measured.
+    """
+
+    environments: Environments
+    test: str
+    """As given on the command line: relative to the current folder."""
+    options: tuple[str, ...]
+    """Further options of pytest."""
+    reports: Path
+    """Folder that keeps the report of each comparison; see `child.report_folder`."""
+
+    def measure(self, request: Request, metric: str, limit: float) -> Measurement:
+        """Measure one; one that pip refuses or that cannot be made or measured is said to be skipped."""
+        started = clocks.monotonic()
+        if request.commit == NEW:
+            made = self._run(request, self.environments.new.executable, metric, limit)
+        else:
+            made = self._mixed(request, frozenset(request.commit.split(",")), metric, limit)
+        return replace(made, seconds=round(clocks.monotonic() - started, 3))
+
+    def _mixed(self, request: Request, chosen: Chosen, metric: str, limit: float) -> Measurement:
+        # Beside the environments: only files of one file system can share what is the same.
+        parent = Path(self.environments.new.prefix).resolve().parent
+        if not os.access(parent, os.W_OK):
+            folder = folders.temporary("mixture")
+        else:
+            folders.sweep(parent, "mixture")
+            folder = folders.make(parent, "mixture")
+        try:
+            mixed = self.environments.mix(chosen, folder.path / "environment")
+            if wrong := sorted(complaints(str(mixed)) - self._known_complaints):
+                return Measurement(request, f"pip check: {wrong[0]}")
+            return self._run(request, str(mixed), metric, limit)
+        except CheckoutError as error:
+            return Measurement(request, str(error))
+        finally:
+            folder.remove()
+
+    @cached_property
+    def _known_complaints(self) -> frozenset[str]:
+        """What pip finds wrong with the two environments themselves, which excludes no mixture."""
+        return complaints(self.environments.old.executable) | complaints(self.environments.new.executable)
+
+    def _run(self, request: Request, interpreter: str, metric: str, limit: float) -> Measurement:
+        return measured(
+            request, lambda scratch: self.command(request, interpreter, scratch, metric, limit), self.reports
+        )
+
+    def command(self, request: Request, interpreter: str, scratch: Path, metric: str, limit: float) -> tuple[str, ...]:
+        """The command line of one run; its report and run file go into the scratch folder."""
+        against = () if request.against is None else (f"--perf-against-python={self.environments.old.executable}",)
+        return (
+            *child_pytest.command(scratch, self.test, interpreter=interpreter),
+            *options(request, scratch, self.options, metric, limit),
+            *(against or ("-o", "perf_against_python=")),
+        )

@@ -7,12 +7,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from pytest_perfdl.analysis.events.source_lines import FRAME
+from pytest_perfdl.analysis.events.origins import FRAME
 from pytest_perfdl.runs.bisect.answers import Effect, EnvironmentAnswer, Status
-from pytest_perfdl.runs.bisect.culprit_set import Chosen, Trial, culprit_set
 from pytest_perfdl.runs.bisect.measurements import Measurement, Request
 from pytest_perfdl.runs.bisect.mixtures import NEW, OLD, Environments, owners
-from pytest_perfdl.runs.bisect.posterior import odds_of_rounds
+from pytest_perfdl.runs.bisect.posterior import Chosen, Trial, culprit_set, odds_of_rounds
 from pytest_perfdl.runs.bisect.search import (
     DEFAULT_TIME,
     Ends,

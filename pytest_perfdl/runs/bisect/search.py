@@ -31,7 +31,7 @@ _REST = 0.25
 
 
 class Measure(Protocol):
-    """Measures what a search asks for: `child.Child`, `mixture_child.MixtureChild`, or a simulation of one."""
+    """Measures what a search asks for: `child.Child`, `child.MixtureChild`, or a simulation of one."""
 
     def measure(self, request: Request, metric: str, limit: float) -> Measurement:
         """Measure; `limit` is the slowdown that rounds have to tell from none."""

@@ -9,10 +9,9 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from pytest_perfdl.analysis.account.parts.labels import PHASES, Labels, labels
-from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.operator_args import operator_args
-from pytest_perfdl.analysis.events.tree import call_tree
+from pytest_perfdl.analysis.account.parts import PHASES, Labels, labels
+from pytest_perfdl.analysis.events.launches import call_tree, launches
+from pytest_perfdl.analysis.events.operators import operator_args
 from pytest_perfdl.model.errors import SelectionError
 from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.trace.model import I32, Category, Rows, Trace

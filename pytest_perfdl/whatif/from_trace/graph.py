@@ -10,17 +10,12 @@ from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.selection import with_largest_group
 from pytest_perfdl.model.errors import TraceError
-from pytest_perfdl.trace.cached import once
-from pytest_perfdl.trace.model import Trace
-from pytest_perfdl.whatif.from_trace.analyses import evidence_of
-from pytest_perfdl.whatif.from_trace.device_edges import channel_edges, device_edges
-from pytest_perfdl.whatif.from_trace.host_edges import host_edges
-from pytest_perfdl.whatif.from_trace.layout import TaskLayout, layout_of, tasks_of
+from pytest_perfdl.trace.model import Trace, once
+from pytest_perfdl.whatif.from_trace.edges import channel_edges, device_edges, host_edges
+from pytest_perfdl.whatif.from_trace.layout import TaskLayout, evidence_of, layout_of, tasks_of
 from pytest_perfdl.whatif.model import Constants, Edges, StepSpan, TaskGraph, Tasks, TrackKind
-from pytest_perfdl.whatif.simulation.lags import settled
-from pytest_perfdl.whatif.simulation.rederive import queue_edges
-from pytest_perfdl.whatif.simulation.structure import sorted_topologically
-from pytest_perfdl.whatif.simulation.window import between
+from pytest_perfdl.whatif.simulation.simulate import between, settled
+from pytest_perfdl.whatif.simulation.structure import queue_edges, sorted_topologically
 
 
 def task_graph(trace: Trace, window: tuple[int, int] | None = None) -> TaskGraph:

@@ -9,8 +9,7 @@ import numpy as np
 
 from pytest_perfdl.trace.model import Rows
 from pytest_perfdl.whatif.model import TaskGraph
-from pytest_perfdl.whatif.simulation.path import Path
-from pytest_perfdl.whatif.simulation.simulate import simulate
+from pytest_perfdl.whatif.simulation.simulate import Path, simulate
 
 Trust = Literal["ok", "low", "refuse"]
 

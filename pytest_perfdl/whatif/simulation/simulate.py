@@ -1,18 +1,294 @@
-"""When every task of a graph starts and ends, given what each has to wait for."""
+"""When every task of a graph starts and ends, given what each has to wait for; its critical path and its steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from pytest_perfdl.trace.model import F64, I64, Rows
-from pytest_perfdl.whatif.model import NO_RELEASE, TaskGraph
-from pytest_perfdl.whatif.simulation.lags import anchors
-from pytest_perfdl.whatif.simulation.path import Path, path_of
-from pytest_perfdl.whatif.simulation.periods import MIN_STEPS, step_times
+from pytest_perfdl.whatif.model import CHAIN_KINDS, NO_RELEASE, EdgeKind, Edges, Mask, TaskGraph, TaskKind, Tasks
 from pytest_perfdl.whatif.simulation.structure import Structure, offsets, structure
+
+# How long a constraint usually takes to have its effect, and how sure an inferred one is.
+
+
+CONFIDENCE = {
+    EdgeKind.SPIN: 0.8,
+    EdgeKind.OTHER_STREAM: 0.6,
+    EdgeKind.CONTENTION: 0.5,
+    EdgeKind.JOIN: 0.5,
+    EdgeKind.COMMUNICATION: 0.5,
+}
+"""Of inferred edges: a ranking, not a frequency. A spin has a kernel that ran for most of the gap; another stream's
+end within 15 us may be chance on a busy device; contention, joins and collectives rest on one coincidence in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The lags of edges that were binding: their 5th percentile and their median, nanoseconds."""
+
+    least: int = 0
+    median: int = 0
+    known: bool = False
+    """Whether any edge was binding."""
+
+    @classmethod
+    def of(cls, lag: I64) -> Usual:
+        """Both are 0 where no edge was binding."""
+        if not len(lag):
+            return cls()
+        return cls(int(np.percentile(lag, 5, method="lower")), int(np.median(lag)), known=True)
+
+    def lags(self, residual: I64, binding: Mask) -> I64:
+        """What was measured where an edge was binding, else the least that is usual if it had as much."""
+        found: I64 = np.where(binding, residual, np.minimum(residual, self.least))
+        return found
+
+
+def anchors(edges: Edges, start: I64, end: I64) -> I64:
+    """The moment of its source that each edge counts from."""
+    found: I64 = np.where(edges.at_start, start[edges.source], end[edges.source])
+    return found
+
+
+def settled(tasks: Tasks, edges: Edges) -> tuple[Tasks, Edges]:
+    """Make the measured times the answer: lags that exceed them are cut, and what nothing explains is pinned.
+
+    A task of a chain that starts later than all its constraints say keeps the rest as lag of its chain edge; one
+    without a chain edge gets its measured start as release.
+    """
+    anchor = anchors(edges, tasks.start, tasks.end)
+    residual = tasks.start[edges.target] - anchor
+    lag = np.minimum(edges.lag, residual)
+    bound = tasks.release.copy()
+    np.maximum.at(bound, edges.target, anchor + lag)
+    chain = np.flatnonzero(np.isin(edges.kind, CHAIN_KINDS) & (edges.source == edges.target - 1))
+    late = chain[bound[edges.target[chain]] < tasks.start[edges.target[chain]]]
+    constant = edges.constant_lag.copy()
+    constant[late] += residual[late] - lag[late]
+    lag[late] = residual[late]
+    held = bound < tasks.start
+    held[edges.target[late]] = False
+    release = np.where(held, tasks.start, tasks.release)
+    return replace(tasks, release=release), edges.with_(lag=lag, constant_lag=constant)
+
+
+# How long the steps of a simulated graph take.
+
+
+MIN_STEPS = 3
+"""Steps from which on their mean is a period."""
+
+
+def step_times(graph: TaskGraph, start: I64, end: I64) -> I64:
+    """Length of each step, nanoseconds, given the start and end of every task; see `Simulation.steps_ns`.
+
+    A step without a task of its own takes no time.
+    """
+    count = len(graph.steps)
+    found = np.zeros(count, dtype=np.int64)
+    if not len(graph) or not count:
+        return found
+    if graph.steps[0].number < 0:
+        found[0] = end.max() - start.min()
+        return found
+    first, step, on_host = _runs(graph)
+    begins, ends = np.minimum.reduceat(start, first), np.maximum.reduceat(end, first)
+    own, host = np.flatnonzero(step >= 0), np.flatnonzero((step >= 0) & on_host)
+    opens, closes = np.full(count, end.max()), np.full(count, start.min())
+    np.minimum.at(opens, step[host], begins[host])
+    np.maximum.at(closes, step[own], ends[own])
+    hosted, run = np.bincount(step[host], minlength=count) > 0, np.bincount(step[own], minlength=count) > 0
+    setup = _setup(graph, start)
+    carried = _carried(graph)
+    before = int(start.min()) if graph.windowed else None
+    for index in np.flatnonzero(run).tolist():
+        if index in carried and not (index == 0 and graph.windowed):
+            before = None
+        if graph.on_device and before is not None:
+            begin = before
+        elif hosted[index]:
+            # Ranks do not begin a step together: of a job it begins when the last has completed the one before.
+            begin = int(opens[index]) if graph.job is None or before is None else max(int(opens[index]), before)
+        else:
+            continue
+        until = max(int(closes[index]), begin)
+        if before is None and graph.on_device and index in carried:
+            earlier = end[carried[index]]
+            begin = max(begin, int(earlier[earlier <= until].max(initial=begin)))
+        found[index] = until - begin - sum(max(min(closed, until) - max(opened, begin), 0) for opened, closed in setup)
+        before = until
+    return found
+
+
+def _runs(graph: TaskGraph) -> tuple[Rows, Rows, Mask]:
+    """Runs of neighboring tasks of one track that complete the same step; remembered for graphs of equal structure.
+
+    The first task of each, its step (-1 for none), and whether the steps' thread runs it.
+    """
+    step, track = graph.tasks.step, graph.tasks.track
+    known = graph.edges.derived.get("steps")
+    if known is None or known[0] is not step or known[1] is not track:
+        on_host = np.isin(track, graph.owners) if graph.job is not None else track == graph.owner
+        completes = on_host | graph.is_device if graph.on_device else on_host
+        step_of = np.where(completes, step, -1)
+        first = np.flatnonzero((step_of[1:] != step_of[:-1]) | (track[1:] != track[:-1])) + 1
+        first = np.concatenate(([0], first))
+        known = graph.edges.derived["steps"] = step, track, (first, step_of[first], on_host[first])
+    found: tuple[Rows, Rows, Mask] = known[2]
+    return found
+
+
+def _carried(graph: TaskGraph) -> dict[int, Rows]:
+    """Device tasks from before each step that begins a run of consecutive numbers; see `step_windows`.
+
+    Remembered for graphs of equal structure.
+    """
+    step, measured = graph.tasks.step, graph.tasks.start
+    known = graph.edges.derived.get("carried")
+    if known is None or known[0] is not step or known[1] is not measured:
+        begins = [
+            index for index, span in enumerate(graph.steps) if index == 0 or span.start != graph.steps[index - 1].end
+        ]
+        found = {
+            index: np.flatnonzero(graph.is_device & (step < index) & (measured < graph.steps[index].start))
+            for index in begins
+        }
+        known = graph.edges.derived["carried"] = step, measured, found
+    carried: dict[int, Rows] = known[2]
+    return carried
+
+
+def _setup(graph: TaskGraph, start: I64) -> list[tuple[int, int]]:
+    """When the steps' thread is in its setup: up to the first task behind that. In a job the first rank's."""
+    own = graph.tasks.on_track(graph.owner)
+    inside = np.concatenate(([False], graph.tasks.setup[own], [False]))
+    opens = np.flatnonzero(inside[1:] & ~inside[:-1])
+    closes = np.flatnonzero(~inside[1:] & inside[:-1])
+    at = start[own]
+    closes = np.minimum(closes, len(at) - 1)
+    return list(zip(at[opens].tolist(), at[closes].tolist(), strict=True)) if len(at) else []
+
+
+# The critical path of a simulation: from the last end back along the edges that decided each start.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Path:
+    """Stretches in the order of time, one beginning where the other ends, that cover the whole span.
+
+    A stretch is spent in a task, or in the lag of an edge, or before a release.
+    """
+
+    start: I64
+    end: I64
+    task: Rows
+    """The task that ran, -1 for a lag."""
+    edge: Rows
+    """The edge whose lag passed, -1 for a task, and for time before a release."""
+    waiting: Rows
+    """The task that a lag or release held up, -1 for a task's own stretch."""
+    passed: Rows
+    """The binding edges that the path follows, those without a lag, too."""
+
+    @property
+    def length_ns(self) -> int:
+        """The sum of all stretches, which is the span."""
+        return int((self.end - self.start).sum())
+
+    def by_kind(self, graph: TaskGraph) -> Mapping[str, int]:
+        """Nanoseconds by kind of task, of edge (with " lag" behind it), and "release"; adds up to the span."""
+        total: dict[str, int] = {}
+        length = self.end - self.start
+        labels = np.full(len(length), len(TaskKind) + len(EdgeKind), dtype=np.intp)
+        ran, lagged = self.task >= 0, self.edge >= 0
+        labels[ran] = graph.tasks.kind[self.task[ran]]
+        labels[lagged] = len(TaskKind) + graph.edges.kind[self.edge[lagged]]
+        for code in np.unique(labels).tolist():
+            total[_LABELS[code]] = int(length[labels == code].sum())
+        return total
+
+    def by_class(self, graph: TaskGraph) -> Mapping[str, int]:
+        """The same by the classes that `analysis.waiting.critical_path` has, without those that have no time.
+
+        The kernel gap is the lag between a stream's tasks; "dependency" is waiting that another stream, thread, rank or
+        a full queue explains; "unexplained wait" what passes before a release, or between two tasks of a thread.
+        """
+        total: dict[str, int] = {}
+        for kind, ns in self.by_kind(graph).items():
+            total[_CLASSES[kind]] = total.get(_CLASSES[kind], 0) + ns
+        return {name: ns for name, ns in total.items() if ns}
+
+
+_LABELS = (
+    *(kind.name.lower() for kind in TaskKind),
+    *(f"{kind.name.lower().replace('_', ' ')} lag" for kind in EdgeKind),
+    "release",
+)
+
+_CLASSES = {
+    **dict.fromkeys(_LABELS, "dependency"),
+    "operator": "operator",
+    "call": "runtime call",
+    "input": "input",
+    "gap": "Python and host",
+    "wait": "synchronization",
+    "return": "synchronization",
+    "kernel": "compute",
+    "copy": "copy",
+    "memset": "copy",
+    "communication": "communication",
+    "stream lag": "kernel gap",
+    "launch lag": "launch latency",
+    "sync lag": "synchronization",
+    "copy lag": "synchronization",
+    "thread lag": "unexplained wait",
+    "release": "unexplained wait",
+}
+
+
+def path_of(graph: TaskGraph, start: I64, end: I64, binding: Rows) -> Path:
+    """Walk back from the task that ends last; of several from the one on the first track.
+
+    Where a source ends after its target began (contention, programmatic dependent launch) the stretch of the source
+    ends where the target's begins, so that no moment counts twice.
+    """
+    stretches: list[tuple[int, int, int, int, int]] = []
+    passed: list[int] = []
+    if not len(graph):
+        none = np.zeros(0, dtype=np.int64)
+        return Path(none, none, *(none.astype(np.intp) for _ in range(4)))
+    starts, ends, edge_of = start.tolist(), end.tolist(), binding.tolist()
+    sources, at_start = graph.edges.source.tolist(), graph.edges.at_start.tolist()
+    begin = int(start.min())
+    task = int(np.argmax(end))
+    now = ends[task]
+    while True:
+        if starts[task] < now:
+            stretches.append((starts[task], now, task, -1, -1))
+            now = starts[task]
+        edge = edge_of[task]
+        if edge < 0:
+            if now > begin:
+                stretches.append((begin, now, -1, -1, task))
+            break
+        passed.append(edge)
+        source = sources[edge]
+        anchor = starts[source] if at_start[edge] else ends[source]
+        if anchor < now:
+            stretches.append((anchor, now, -1, edge, task))
+            now = anchor
+        task = source
+    found = np.array(stretches[::-1], dtype=np.int64).reshape(-1, 5)
+    task_of, edge_of_lag, waiting = (found[:, column].astype(np.intp) for column in (2, 3, 4))
+    return Path(found[:, 0], found[:, 1], task_of, edge_of_lag, waiting, np.array(passed[::-1], dtype=np.intp))
+
+
+# When every task of a graph starts and ends, given what each has to wait for.
+
 
 Lags = Literal["measured", "constant"]
 """Which lags of the edges to use: see `Edges`."""
@@ -193,3 +469,56 @@ def _binding(simulation: Simulation) -> Rows:
     for chosen in (own[~across], own[across]):
         found[edges.target[chosen[::-1]]] = chosen[::-1]
     return found
+
+
+# A part of a graph: what happened between two moments, with the rest of the world as it was measured.
+
+
+def between(graph: TaskGraph, start: int, end: int) -> TaskGraph:
+    """The tasks that ran between two moments (nanoseconds), cut there.
+
+    What a task waited for earlier than the window becomes its release. Steps are those that lie inside whole.
+
+    Raises
+    ------
+    ValueError
+        If the window is empty.
+    """
+    if end <= start:
+        raise ValueError(f"the window from {start} to {end} ns is empty")
+    tasks, edges = graph.tasks, graph.edges
+    inside = (tasks.start < end) & ((tasks.end > start) | (tasks.start >= start))
+    own = np.flatnonzero(inside)
+    number = np.full(len(tasks), -1, dtype=np.intp)
+    number[own] = np.arange(len(own))
+    release = tasks.release.copy()
+    outer = ~inside[edges.source] & inside[edges.target] & (tasks.start[edges.source] < start)
+    moment = np.minimum(anchors(edges, tasks.start, tasks.end) + edges.lag, tasks.start[edges.target])
+    np.maximum.at(release, edges.target[outer], np.maximum(moment[outer], start))
+    release[tasks.start < start] = start
+    cut = tasks.take(own)
+    begins, ends = np.maximum(cut.start, start), np.minimum(cut.end, end)
+    first_step = next((at for at, step in enumerate(graph.steps) if step.start >= start), len(graph.steps))
+    kept = edges.take(inside[edges.source] & inside[edges.target])
+    early = tasks.start[kept.source] < start
+    shift = np.where(kept.at_start & early, start - tasks.start[kept.source], 0)
+    shift = np.where(~kept.at_start, np.minimum(end - tasks.end[kept.source], 0), shift)
+    kept = kept.with_(
+        source=number[kept.source],
+        target=number[kept.target],
+        lag=kept.lag - shift,
+        constant_lag=kept.constant_lag - shift,
+    )
+    steps = tuple(step for step in graph.steps if start <= step.start and step.end <= end)
+    cut = replace(
+        cut,
+        start=begins,
+        duration=ends - begins,
+        release=release[own],
+        launcher=np.where(cut.launcher >= 0, number[cut.launcher], -1),
+        step=np.where(
+            (cut.step >= first_step) & (cut.step < first_step + len(steps)), cut.step - first_step, -1
+        ).astype(np.int32),
+    )
+    cut, kept = settled(cut, kept)
+    return replace(graph, tasks=cut, edges=kept, steps=steps, windowed=True)

@@ -17,21 +17,7 @@ from collections.abc import Mapping
 from typing import Any, get_type_hints
 
 from pytest_perfdl.whatif.transform import TRANSFORMS, Transform, quantity
-from pytest_perfdl.whatif.transforms import (
-    buckets,
-    collectives,
-    launching,
-    layout,
-    loading,
-    memory,
-    operators,
-    optimizer,
-    parallel,
-    precision,
-    ranks,
-    sizes,
-    waiting,
-)
+from pytest_perfdl.whatif.transforms import collectives, launching, memory, operators, optimizer, ranks, sizes
 
 __all__ = [
     "TRANSFORMS",

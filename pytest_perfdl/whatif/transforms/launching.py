@@ -1,16 +1,22 @@
-"""Less launch overhead on the host: CUDA graphs, and compilation."""
+"""Less work and waiting of the host: launches, synchronizations, loading of batches."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
-from pytest_perfdl.model.errors import NotApplicable
+from pytest_perfdl.model.errors import MissingConstant, MissingMachineConstant, NotApplicable
 from pytest_perfdl.trace.model import I64
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.facts import input_tasks
 from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, TrackKind, of_kinds
+from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.transform import Change, Context, transform
 from pytest_perfdl.whatif.transforms.operators import fused_durations
+
+# Less launch overhead on the host: CUDA graphs, and compilation.
+
 
 GRAPH_LAUNCH_NS = 10_000
 """Host time of one `cudaGraphLaunch` (5 to 15 us for some hundred kernels)."""
@@ -111,3 +117,211 @@ def _launched_once(graph: TaskGraph, captured: Mask, launch_ns: int) -> I64:
         first = own[graph.tasks.step[own] == step][:1]
         duration[first] = launch_ns
     return duration
+
+
+# Unnecessary waits of the host: synchronizations, pageable copies, the device's allocator.
+
+
+PAGEABLE = re.compile(r"(HtoD|HostToDevice|H2D).*Pageable|Pageable.*-> *Device", re.IGNORECASE)
+TO_HOST = re.compile(r"DtoH|DeviceToHost|D2H|Device -> (Host|Pageable|Pinned)", re.IGNORECASE)
+TO_DEVICE = re.compile(r"HtoD|HostToDevice|H2D|(Host|Pageable|Pinned) -> Device", re.IGNORECASE)
+ALLOCATES = re.compile(r"(cuda|hip)(Malloc|Free)$")
+"""Calls that bypass the caching allocator. `Free` waits for the device."""
+
+
+def named(graph: TaskGraph, pattern: re.Pattern[str]) -> Mask:
+    """Tasks whose name matches a pattern."""
+    names = np.array([bool(pattern.search(name)) for name in graph.names], dtype=bool)
+    found: Mask = names[graph.tasks.name]
+    return found
+
+
+@transform("remove_sync")
+def remove_sync(context: Context, name: str = "") -> Change:
+    """Remove synchronization from the step, such as `.item()`, `.cpu()` or `torch.cuda.synchronize()`.
+
+    The host continues instead of waiting for the device. Synchronizing calls, and calls that copy to the host, no
+    longer depend on the device (edges "GPU to CPU" in Daydream). With `name`, the simulation changes only calls whose
+    name contains `name`. The copies themselves stay the same.
+
+    The simulation assumes that the value that the host waited for does not change what the host launches. A step still
+    ends when the device has completed the step.
+
+    Raises
+    ------
+    NotApplicable
+        If the host waits for nothing.
+    """
+    graph = context.graph
+    edges = graph.edges
+    targets = np.zeros(len(graph), dtype=bool)
+    back = named(graph, TO_HOST)
+    waits = of_kinds(edges, EdgeKind.SYNC) | (of_kinds(edges, EdgeKind.COPY) & back[edges.source])
+    targets[edges.target[waits]] = True
+    if name:
+        targets &= named(graph, re.compile(re.escape(name)))
+    if not targets.any():
+        raise NotApplicable("the host does not wait for a synchronization" + (f" in {name}" if name else ""))
+    plan = Plan().drop_edges(EdgeKind.SYNC, targets).drop_edges(EdgeKind.COPY, targets)
+    return Change(plan)
+
+
+@transform("pin_memory")
+def pin_memory(context: Context, non_blocking: bool = False) -> Change:
+    """Copy batches from pinned memory, and with `non_blocking` do not wait for the copy.
+
+    Copies from pageable memory to the device take `t' = t * B(pageable) / B(pinned)`. The bandwidths B of both kinds of
+    copies come from the trace or from `--machine`. A trace without pinned copies does not contain B(pinned).
+
+    Pinned memory alone removes no wait, because without `non_blocking=True` the host still waits for the copy (Copy.cu
+    in PyTorch). With `non_blocking`, the simulation removes these waits. Pinning adds no time to the step, because the
+    DataLoader pins memory in a separate thread.
+
+    Raises
+    ------
+    MissingMachineConstant, NotApplicable
+        If the bandwidth of pinned memory is not known; if no pageable memory is copied to the device.
+    """
+    graph, machine = context.graph, context.known
+    pageable = named(graph, PAGEABLE) & of_kinds(graph.tasks, TaskKind.COPY)
+    if not pageable.any():
+        raise NotApplicable("no pageable memory is copied to the device")
+    plan, notes = Plan(), tuple[str, ...]()
+    if machine.pinned_bytes_per_s and machine.pageable_bytes_per_s:
+        plan = plan.scale(pageable, min(machine.pageable_bytes_per_s / machine.pinned_bytes_per_s, 1.0))
+    elif not non_blocking:
+        missing = "pageable" if machine.pinned_bytes_per_s else "pinned"
+        what = f"the bandwidth of {missing} memory is not in the trace"
+        raise MissingMachineConstant(what, name=f"{missing}_bytes_per_s")
+    else:
+        notes = (
+            (
+                "the prediction does not make copies faster, because the bandwidth of pinned or pageable memory is "
+                "unknown"
+            ),
+        )
+    if non_blocking:
+        targets = np.zeros(len(graph), dtype=bool)
+        edges = graph.edges
+        blocking = of_kinds(edges, EdgeKind.COPY, EdgeKind.SYNC) & pageable[edges.source]
+        targets[edges.target[blocking]] = True
+        plan = plan.drop_edges(EdgeKind.COPY, targets).drop_edges(EdgeKind.SYNC, targets)
+    return Change(plan, notes=notes)
+
+
+@transform("empty_cache")
+def empty_cache(context: Context) -> Change:
+    """Remove `torch.cuda.empty_cache()` from the step.
+
+    The simulation removes calls of cudaMalloc and cudaFree (hipMalloc, hipFree) with their waits, because cudaFree
+    waits for the whole device.
+
+    Reserved memory may become larger, because the caching allocator keeps freed memory. The peak of allocated memory
+    stays the same.
+
+    Raises
+    ------
+    NotApplicable
+        If no step allocates past the caching allocator.
+    """
+    graph = context.graph
+    calls = named(graph, ALLOCATES) & (graph.tasks.step >= 0) & (graph.tasks.row >= 0)
+    if not calls.any():
+        raise NotApplicable("no step calls cudaMalloc or cudaFree")
+    return Change(Plan().remove(calls))
+
+
+# Load batches while the step computes.
+
+
+HAND_OVER_NS = (50_000, 0, 300_000)
+"""Host time to receive a batch from a worker's queue, if it was not measured: likely, least, most."""
+
+UNKNOWN_CONTENTION = (1.0, 1.0, 1.5)
+"""How much longer step and workers take when they share the CPU, if it was not measured: likely, least, most."""
+
+_WORKERS = re.compile(r"_MultiProcessingDataLoaderIter")
+
+
+@transform("workers")
+def workers(context: Context, workers: int, now: int = -1) -> Change:
+    """Use `DataLoader(num_workers=...)`, whose worker processes prepare the batches.
+
+    With workers, the step time is `period = max(C, L / min(workers, cores - 1))`, plus the time to receive a batch from
+    a worker:
+
+    - C is the simulated step time without input loading.
+    - L is the time to prepare a batch. If the trace has no workers, L is the host's time in the DataLoader. If the step
+      in the trace waits for `now` workers, L is `now` times the step time.
+    - Receiving a batch takes `hand_over_ns`, by default 50 us. The range of the prediction covers 0 to 300 us for
+      receiving a batch.
+
+    If the step computes on the CPU, the step shares the CPU with the workers, and both take `contention` times as long.
+    If `contention` is unknown, the factor is 1, the range of the prediction covers factors of 1 to 1.5, and the
+    confidence is low. A step that computes on a device is not slowed down.
+
+    The simulation assumes that a worker needs as long for a batch as the main process. The constants `hand_over_ns`,
+    `contention` and `cores` come from the machine. If `cores` is unknown, the simulation assumes as many free cores as
+    workers.
+
+    Raises
+    ------
+    MissingConstant, NotApplicable
+        If there are workers already and `now` does not say how many; if the step waits for no input.
+    """
+    if workers < 1:
+        raise ValueError(f"workers:workers={workers}: expected at least 1")
+    graph = context.graph
+    tasks = input_tasks(graph)
+    spent = graph.tasks.duration[tasks].sum() / max(len(graph.steps), 1)
+    period = float(_mean(simulate(graph).steps_ns))
+    if not spent or not period:
+        raise NotApplicable("the step spends no time in a DataLoader")
+    idle = Plan().scale(tasks, 0.0).apply(graph)
+    computing = float(_mean(simulate(idle).steps_ns))
+    load = float(spent)
+    if any(_WORKERS.search(name) for name in context.trace.names):
+        if now < 1:
+            raise MissingConstant(
+                "the DataLoader has workers, but the trace does not contain the number of workers: set now=..."
+            )
+        if spent < 0.02 * period:
+            raise NotApplicable("the step hardly waits for the workers of the DataLoader")
+        load = now * period
+    cores, known = context.known.cores, context.known.contention
+    busy = min(workers, max(cores - 1, 1)) if cores else workers
+    taking = context.known.hand_over_ns
+    shared = (1.0,) * 3 if graph.on_device else (known,) * 3 if known else UNKNOWN_CONTENTION
+    plans = [
+        Plan().scale(~tasks, slower).scale(tasks, (max(load * slower / busy - computing * slower, 0.0) + ns) / spent)
+        for slower, ns in zip(shared, HAND_OVER_NS if taking is None else (taking,) * 3, strict=True)
+    ]
+    notes = () if cores else ("the prediction assumes as many free cores as workers",)
+    if shared is UNKNOWN_CONTENTION:
+        why = (
+            "the effect of workers on a step that computes on the CPU is unknown: run `perfdl constants` to measure it"
+        )
+        return Change.of(plans, trust="low", notes=(*notes, why))
+    return Change.of(plans, notes=notes)
+
+
+@transform("prefetch")
+def prefetch(context: Context) -> Change:
+    """Use one DataLoader worker, which prepares the next batch while the step computes.
+
+    `prefetch` is the same as `workers` with `workers=1`.
+
+    Raises
+    ------
+    NotApplicable
+        If workers do so already, or the step waits for no input.
+    """
+    if any(_WORKERS.search(name) for name in context.trace.names):
+        raise NotApplicable(
+            "the DataLoader already has workers: use workers:workers=...,now=... to predict more workers"
+        )
+    return workers(context, 1)
+
+
+def _mean(steps: np.typing.NDArray[np.int64]) -> float:
+    return float(steps.mean()) if len(steps) else 0.0

@@ -6,15 +6,14 @@ import re
 
 import numpy as np
 
-from pytest_perfdl.analysis.events.tree import call_tree
+from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.model.errors import MissingConstant, NotApplicable
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 from pytest_perfdl.whatif.editing.edit import Plan
-from pytest_perfdl.whatif.editing.insertion import NewTask
-from pytest_perfdl.whatif.layers import Layer, bounds, layers, saved
-from pytest_perfdl.whatif.lifetimes import Lifetimes
+from pytest_perfdl.whatif.editing.surgery import NewTask
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind
-from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
+from pytest_perfdl.whatif.strategy import Layer, bounds, layers, saved
+from pytest_perfdl.whatif.transform import Change, Context, Lifetimes, NotRecorded, transform
 
 CHECKPOINT_NS, NODE_NS = 100_000, 20_000
 """Host time of `torch.utils.checkpoint` for one layer (the state of random numbers, hooks, their own graph), and of

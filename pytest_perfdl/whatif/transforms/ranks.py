@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import F64, I64
-from pytest_perfdl.whatif.collective_costs import Cost, fitted, rounds, transfers, volume
+from pytest_perfdl.whatif.collectives import Cost, fitted, rounds, transfers, volume
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.from_trace.job import communication_tasks
 from pytest_perfdl.whatif.model import Job, Mask, Meetings, TaskKind, of_kinds

@@ -1,27 +1,42 @@
-"""More or less work: another batch size, another number of layers."""
+"""More or less work, other memory formats, and layers on several devices."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
+from pytest_perfdl.analysis.account.parts import PHASES, labels
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.threads import AUTOGRAD
-from pytest_perfdl.model.errors import TraceError
+from pytest_perfdl.model.errors import MissingMachineConstant, NotApplicable, TraceError
 from pytest_perfdl.trace import read
 from pytest_perfdl.trace.model import F64, I64
 from pytest_perfdl.trace.recordings import one_recording
-from pytest_perfdl.whatif.editing.edit import Plan
+from pytest_perfdl.whatif.editing.edit import Plan, primitive
 from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import computing, gradients, input_tasks, inside, operator_costs, optimizer_steps
 from pytest_perfdl.whatif.from_trace.graph import task_graph
-from pytest_perfdl.whatif.layers import gradient_share, layers
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, of_kinds
+from pytest_perfdl.whatif.simulation.simulate import simulate
+from pytest_perfdl.whatif.strategy import (
+    DeviceLayout,
+    Network,
+    gradient_share,
+    layer_costs,
+    layers,
+    network_of,
+    optimizer_states,
+    peak_bytes,
+    staged,
+)
 from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
+
+# More or less work: another batch size, another number of layers.
+
 
 _STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1}
 """Tensors as large as the parameters that an optimizer keeps."""
@@ -203,3 +218,152 @@ def _accumulating(graph: TaskGraph) -> Mask:
     names = np.array([bool(AUTOGRAD.match(name)) and "AccumulateGrad" in name for name in graph.names], dtype=bool)
     found: Mask = names[graph.tasks.name]
     return found
+
+
+# Memory formats of images.
+
+
+TRANSPOSING = re.compile(
+    r"nchwTo(nhwc|NHWC)|nhwcTo(nchw|NCHW)|(nchw|nhwc)_to_|batched_transpose_\d+x\d+", re.IGNORECASE
+)
+"""Kernels of cuDNN and MIOpen that convert the format around a convolution."""
+
+_FORM = "channels_last"
+
+
+@transform("channels_last")
+def channels_last(context: Context) -> Change:
+    """Use channels-last memory format for weights and images.
+
+    - Kernels that transpose around convolutions (nchwToNhwc, nhwcToNchw, batched_transpose) take no time, but the host
+      still launches them. Removing transposing kernels needs no constant of the machine. Without measured ratios, the
+      simulation changes nothing else, and the confidence is low.
+    - With measured ratios r (`Machine.ratios`, from `perfdl constants`), each measured operator also takes `t' = t r`,
+      forward and backward. `perfdl constants` replays the operators in both memory formats, interleaved.
+
+    The simulation does not add the time to convert the batch to channels-last format. The conversion is one
+    transposition per step, and counts as input time. The conversion takes twice the bytes of the batch, divided by the
+    memory bandwidth.
+
+    The simulation assumes that gradients are in channels-last format, too. The slow end of the predicted range comes
+    from replays with one tensor in the old format.
+
+    Raises
+    ------
+    MissingMachineConstant, NotApplicable
+        If there is no transposing kernel and no ratio; if nothing works on images.
+    """
+    graph = context.graph
+    ratios = context.known.ratios.get(_FORM, {})
+    transposing = _transposing(graph)
+    costs = operator_costs(context.trace)
+    convolves = [number for number, key in enumerate(costs.keys) if "conv" in key.partition(" ")[0]]
+    if not convolves and not transposing.any():
+        raise NotApplicable("the trace has no convolution")
+    if not ratios and not transposing.any():
+        raise MissingMachineConstant(
+            "no kernel converts the memory format around convolutions, and the speed of convolutions in "
+            "channels-last is unknown",
+            "measured ratios",
+        )
+    call = np.where(computing(graph), costs.of_tasks(graph), -1)
+    call[of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
+    some = np.flatnonzero(call >= 0)
+    plans = []
+    for which in (1, 0, 2):
+        factor = np.ones(len(graph))
+        factor[some] = [ratios.get(costs.keys[number], (1.0, 1.0, 1.0))[which] for number in costs.number[call[some]]]
+        factor[transposing] = 0.0
+        plans.append(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
+    if not ratios:
+        note = "the prediction only removes conversion kernels; the convolutions may also become faster or slower"
+        return Change(plans[0], trust="low", notes=(note,))
+    return Change.of(plans)
+
+
+def _transposing(graph: TaskGraph) -> Mask:
+    named = np.array([bool(TRANSPOSING.search(name)) for name in graph.names], dtype=bool)
+    return named[graph.tasks.name] & graph.is_device
+
+
+# Layers on several devices: model parallel, pipeline parallel, tensor parallel.
+
+
+_NOTES = ("the prediction assumes that the time of a micro-batch is proportional to its size",)
+
+
+@primitive("steps_take")
+def _steps_take(graph: TaskGraph, ns: int) -> TaskGraph:
+    """Scale the durations of all tasks so that the mean step takes `ns`."""
+    mean = float(simulate(graph).steps_ns.mean())
+    return graph.with_durations(np.rint(graph.tasks.duration * (ns / mean)).astype(np.int64))
+
+
+def spread(context: Context, layout: DeviceLayout, layer: str) -> Change:
+    """The step distributed over devices: the graph of `staged`, simulated.
+
+    The prediction is exact for that graph. The graph of the trace is scaled as a whole to the predicted step time.
+    """
+    costs = layer_costs(context, layer)
+    if len(costs) < layout.pipeline:
+        raise NotRecorded(f"{len(costs)} layers cannot be divided into {layout.pipeline} stages")
+    network = network_of(context)
+    best = simulate(staged(costs, layout, network)).span_ns
+    slow = simulate(staged(costs, layout, Network(network.bytes_per_s / 1.7, network.latency_ns * 1.7))).span_ns
+    alone = simulate(staged(costs, DeviceLayout(), network)).span_ns
+    # What is no layer's, such as getting input, stays.
+    rest = max(float(simulate(context.graph).steps_ns.mean()) - alone, 0.0)
+    known = context.memory is not None and any(each.parameter_bytes for each in costs)
+    peak = round(peak_bytes(costs, layout, optimizer_states(context))) if known else None
+    plans = [Plan().then("steps_take", ns=round(ns + rest)) for ns in (best, slow)]
+    return Change(plans[0], slow=plans[1], peak_bytes=peak, trust="low", notes=_NOTES)
+
+
+@transform("pipeline_parallel")
+def pipeline_parallel(context: Context, stages: int, micro_batches: int = 4, layer: str = "") -> Change:
+    """Put layers on several devices, and split the batch into micro-batches.
+
+    The simulation divides the layers into stages, so that the slowest stage is as fast as possible. The simulation runs
+    one step in 1F1B order, in which each stage of a full pipeline alternates one forward and one backward pass. For p
+    equal stages and m micro-batches, the devices idle for a share of `(p - 1) / (m + p - 1)` of the step (the bubble).
+
+    The simulation assumes that the time of a micro-batch is in proportion to its size. The range of the prediction
+    covers a network that is up to 1.7 times slower. The confidence is low.
+
+    The predicted peak memory is the peak of the device that needs most memory.
+
+    Raises
+    ------
+    MissingConstant, NotApplicable
+        Without the network's bandwidth; without modules, or with fewer than there are stages.
+    """
+    if stages < 2 or micro_batches < 1:
+        raise ValueError("pipeline_parallel needs at least 2 stages and 1 micro-batch")
+    return spread(context, DeviceLayout(pipeline=stages, micro_batches=micro_batches), layer)
+
+
+@transform("model_parallel")
+def model_parallel(context: Context, devices: int, layer: str = "") -> Change:
+    """Put layers on several devices, which compute one device at a time.
+
+    `model_parallel` is the same as `pipeline_parallel` with one micro-batch. Model parallelism saves no time, because
+    it adds transfers between devices. Use `model_parallel` for models that do not fit on one device.
+    """
+    if devices < 2:
+        raise ValueError("model_parallel needs at least 2 devices")
+    return spread(context, DeviceLayout(pipeline=devices), layer)
+
+
+@transform("tensor_parallel")
+def tensor_parallel(context: Context, devices: int, layer: str = "") -> Change:
+    """Split each layer over several devices (Megatron).
+
+    A layer takes `1 / devices` of its time, plus two all-reduces in the forward pass and two in the backward pass.
+
+    The simulation divides the whole layer, although real tensor parallelism does not divide norms and residual
+    connections. So the prediction is optimistic for small layers. Assumptions and range are the same as in
+    `pipeline_parallel`.
+    """
+    if devices < 2:
+        raise ValueError("tensor_parallel needs at least 2 devices")
+    return spread(context, DeviceLayout(tensor=devices), layer)

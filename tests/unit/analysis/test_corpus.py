@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.analysis import communication_overlap, memory_figures, profile_tables, step_windows
-from pytest_perfdl.analysis.account.device_account import device_accounts
+from pytest_perfdl.analysis.account.accounts import device_accounts
 from pytest_perfdl.analysis.events.communication import covered
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.analysis.overview.device_figures import device_figures
-from pytest_perfdl.analysis.overview.kernel_tables import kernel_table
+from pytest_perfdl.analysis.overview.device import device_figures
+from pytest_perfdl.analysis.overview.tables import kernel_table
 from pytest_perfdl.trace import Category, read
 from unit.analysis.reference import Reference, clip, length, subtract_sorted, union
 from unit.trace.chrome import corpus_file, name_of, trace_files

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from making import CONTEXT, counted, record, timed
 
-from pytest_perfdl.baseline.append import append
-from pytest_perfdl.baseline.text import dump, parse
+from pytest_perfdl.baseline.text import append, dump, parse
 from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.record import Call, Code, Finding, Key, MeasurementPlan, Occasion, Row
 

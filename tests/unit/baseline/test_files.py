@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from making import TEST, counted, invalid, record, rows, timed
 
-from pytest_perfdl.baseline import files, lock
-from pytest_perfdl.baseline.append import append
+from pytest_perfdl.baseline import files
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.baseline.text import dump
+from pytest_perfdl.baseline.text import append, dump
 from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.record import Call, Key
 
@@ -177,8 +176,8 @@ def test_what_a_living_writer_has_is_left_alone(store, tmp_path, monkeypatch):
     store.save(RECORD, {})
     folder = store.path(TEST, SLUG).parent
     (folder / LITTER[0]).write_text("")
-    monkeypatch.setattr(lock, "_SECONDS", 0)
-    with lock.locked(folder) as held:
+    monkeypatch.setattr(files, "_SECONDS", 0)
+    with files.locked(folder) as held:
         assert held
         store.sweep()
         refused(lambda: store.save(RECORD, {}), "cannot be written: another process has locked the file")

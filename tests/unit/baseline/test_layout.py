@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_perfdl.baseline.layout import baseline_path, exemplar_path, key_folder, may_be_exemplar
+from pytest_perfdl.baseline.files import baseline_path, exemplar_path, key_folder, may_be_exemplar
 
 FOLDER = Path("baselines")
 KEY = "cpu-amd-epyc-9v74-25.17.1-avx512-8c-1t"

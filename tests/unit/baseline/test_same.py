@@ -10,7 +10,7 @@ import pytest
 from making import CONTEXT, record, timed
 
 from pytest_perfdl.baseline.code import measured_code
-from pytest_perfdl.baseline.same import difference
+from pytest_perfdl.baseline.recorded_commit import difference
 
 USED = ("conftest.py", "src/code.py", "tests/test_it.py", "data.bin")
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from pytest_perfdl.stats.bounds import clopper_pearson
+from pytest_perfdl.stats.quantiles import clopper_pearson
 from unit.benchmarks import recorded_runs  # noqa: F401 (makes the modules below importable)
 
 from common import kept  # isort: skip

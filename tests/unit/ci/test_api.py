@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_perfdl.ci import api as of_api
-from pytest_perfdl.ci.api import ATTEMPTS, Api
+from pytest_perfdl.ci import comment as of_api
+from pytest_perfdl.ci.comment import ATTEMPTS, Api
 from pytest_perfdl.model.errors import ApiError
 from unit.ci.fake_github import REPOSITORY, TOKEN
 

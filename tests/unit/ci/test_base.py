@@ -2,9 +2,8 @@
 
 import pytest
 
-from pytest_perfdl.ci import base
-from pytest_perfdl.ci.base import find
-from pytest_perfdl.ci.job import Base
+from pytest_perfdl.ci import job
+from pytest_perfdl.ci.job import Base, find
 from pytest_perfdl.model.errors import CommandError
 from unit.ci.repositories import Hosted, commit, git
 
@@ -34,24 +33,24 @@ def test_the_merge_of_a_pull_request_is_compared_with_what_it_is_merged_into(dep
 def test_the_head_of_a_pull_request_is_compared_with_where_it_left_the_branch(depth, hosted, tmp_path):
     folder = hosted.checkout(tmp_path / "job", "refs/heads/feature", depth=depth)
     found = find(folder, Base("branch", "main", hosted.merge))
-    assert found == base.Found(hosted.left, "merge base of HEAD and origin/main")
+    assert found == job.Found(hosted.left, "merge base of HEAD and origin/main")
 
 
 def test_a_clone_is_deepened_only_as_far_as_needed(tmp_path, monkeypatch):
     hosted = Hosted(tmp_path / "name", before=8, since=3)
-    monkeypatch.setattr(base, "DEEPENINGS", (2, 2))
+    monkeypatch.setattr(job, "DEEPENINGS", (2, 2))
     folder = hosted.checkout(tmp_path / "job", "refs/heads/feature")
     assert find(folder, Base("branch", "main")).commit == hosted.left
     assert is_shallow(folder)
     far = hosted.checkout(tmp_path / "far", "refs/heads/feature")
-    monkeypatch.setattr(base, "DEEPENINGS", ())
+    monkeypatch.setattr(job, "DEEPENINGS", ())
     assert find(far, Base("branch", "main")).commit == hosted.left
     assert not is_shallow(far)
 
 
 def test_without_a_branch_it_is_the_default_one(hosted, tmp_path):
     folder = hosted.checkout(tmp_path / "job", "refs/heads/feature")
-    assert find(folder, Base("branch")) == base.Found(hosted.left, "merge base of HEAD and origin/main")
+    assert find(folder, Base("branch")) == job.Found(hosted.left, "merge base of HEAD and origin/main")
     by_hand = tmp_path / "by-hand"
     git(tmp_path, "clone", "--quiet", "--branch", "feature", f"file://{hosted.folder}", str(by_hand))
     assert find(by_hand, Base("branch")).commit == hosted.left
@@ -60,7 +59,7 @@ def test_without_a_branch_it_is_the_default_one(hosted, tmp_path):
 def test_on_the_branch_itself_it_is_the_commit_before(hosted, tmp_path):
     folder = hosted.checkout(tmp_path / "job", "refs/heads/main")
     found = find(folder, Base("branch"))
-    assert found == base.Found(hosted.main[-2], "commit before HEAD, which is on origin/main")
+    assert found == job.Found(hosted.main[-2], "commit before HEAD, which is on origin/main")
 
 
 @pytest.mark.parametrize("depth", [1, 0])

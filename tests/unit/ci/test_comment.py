@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.ci import comment
-from pytest_perfdl.ci.api import Api
-from pytest_perfdl.ci.comment import pull_request_of, upsert
+from pytest_perfdl.ci.comment import Api, pull_request_of, upsert
 from pytest_perfdl.ci.job import Head
 from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.model.errors import ApiError, CommandError, RunFileError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.cli import main
-from pytest_perfdl.report import parquet
+from pytest_perfdl.report import exports
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 RUN = DATA / "memory.json"
@@ -66,7 +66,7 @@ def test_every_recorded_run_is_exported(capsys):
 def test_parquet_needs_a_file_and_pyarrow(folder, capsys, monkeypatch):
     assert main(["export", "run.json", "--format", "parquet"]) == 2
     assert capsys.readouterr().err == "perfdl export: --format parquet is not text: name the file with --out FILE\n"
-    monkeypatch.setattr(parquet, "find_spec", lambda name: None)
+    monkeypatch.setattr(exports, "find_spec", lambda name: None)
     assert main(["export", "run.json", "-o", "run.parquet"]) == 2
     assert capsys.readouterr().err == "perfdl export: --format parquet needs pyarrow: pip install pyarrow\n"
     assert not (folder / "run.parquet").exists()

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from making import record, timed
 
-from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.baseline.layout import exemplar_path
+from pytest_perfdl.baseline.files import Store, exemplar_path
 from pytest_perfdl.cli import main
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.workers.checkout import checked_out
@@ -178,7 +177,7 @@ def test_what_was_not_collected_whole_is_kept(name, text, said, capsys):
 
 
 def test_a_collection_that_does_not_end_is_ended(capsys, monkeypatch):
-    monkeypatch.setattr("pytest_perfdl.cli.collecting._SECONDS", 1.0)
+    monkeypatch.setattr("pytest_perfdl.cli.prune._SECONDS", 1.0)
     write("tests/conftest.py", "import time\ntime.sleep(600)\n")
     assert prune(capsys, "--apply") == (2, ["perfdl prune: pytest did not collect the tests within 1 s"])
 

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_perfdl.cli import main, qualify
 from pytest_perfdl.model.errors import RunFailed
-from pytest_perfdl.runs.qualify.outcomes import Case, Metric, Outcome, log
+from pytest_perfdl.runs.qualify import Case, Metric, Outcome, log
 
 NAMES = ("a.py::test_a", "b.py::test_b")
 

@@ -12,9 +12,9 @@ from functools import partial
 
 import pytest
 
-from pytest_perfdl.cli import main, trace_processes
-from pytest_perfdl.cli.trace_processes import in_processes, read_in_processes, read_ranks, text_bytes
-from pytest_perfdl.machine import free_memory
+from pytest_perfdl.cli import main, traces
+from pytest_perfdl.cli.traces import in_processes, read_in_processes, read_ranks, text_bytes
+from pytest_perfdl.machine import proc
 from pytest_perfdl.model.errors import CommandError, TraceError
 from pytest_perfdl.model.selection import parse
 from unit.trace.chrome import DATA, text
@@ -26,9 +26,9 @@ ONE = partial(read_ranks, selection=parse([]), peaks=None)
 @pytest.fixture
 def always(monkeypatch):
     """However small the files are."""
-    monkeypatch.setattr(trace_processes, "WORTH", 0)
+    monkeypatch.setattr(traces, "WORTH", 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    monkeypatch.setattr(free_memory, "free_bytes", lambda: None)
+    monkeypatch.setattr(proc, "free_bytes", lambda: None)
 
 
 def numbers(capsys, *arguments):
@@ -38,7 +38,7 @@ def numbers(capsys, *arguments):
 
 def test_processes_say_what_one_says(capsys, always, monkeypatch):
     found = numbers(capsys, *PAIR)
-    monkeypatch.setattr(trace_processes, "WORTH", 2**60)
+    monkeypatch.setattr(traces, "WORTH", 2**60)
     assert numbers(capsys, *PAIR) == found
     ranks = found["ranks"]
     assert ranks["count"] == 2
@@ -92,15 +92,15 @@ def test_how_many_processes(tmp_path, monkeypatch):
         files.append(str(tmp_path / f"{number}.json"))
         (tmp_path / f"{number}.json").write_bytes(b" " * 1000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
-    monkeypatch.setattr(free_memory, "free_bytes", lambda: None)
+    monkeypatch.setattr(proc, "free_bytes", lambda: None)
     assert in_processes(files) == 1, "not worth it"
-    monkeypatch.setattr(trace_processes, "WORTH", 3000)
+    monkeypatch.setattr(traces, "WORTH", 3000)
     assert in_processes(files) == 3
     assert in_processes(files[:1]) == 1
-    per_process = trace_processes.PROCESS_BYTES + 1000 * trace_processes.PER_BYTE
-    monkeypatch.setattr(free_memory, "free_bytes", lambda: int(2.5 * per_process / trace_processes.MEMORY_SHARE))
+    per_process = traces.PROCESS_BYTES + 1000 * traces.PER_BYTE
+    monkeypatch.setattr(proc, "free_bytes", lambda: int(2.5 * per_process / traces.MEMORY_SHARE))
     assert in_processes(files) == 2
-    monkeypatch.setattr(free_memory, "free_bytes", lambda: 0)
+    monkeypatch.setattr(proc, "free_bytes", lambda: 0)
     assert in_processes(files) == 1
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_perfdl.diff.effects import NOTHING, Amount, Effects, effects, summed
+from pytest_perfdl.diff.account import NOTHING, Amount, Effects, effects, summed
 
 times = st.floats(0, 1e9)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_perfdl.judge.alternatives import demand, sides, verdict
+from pytest_perfdl.judge.kernels import demand, sides, verdict
 from pytest_perfdl.judge.round_data import Round, orders
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_perfdl.judge.ranks import COMMUNICATION, blamed_on, compare_ranks, comparisons, explaining, mean_side
-from pytest_perfdl.results.ranks import RankSide, RankTimes
+from pytest_perfdl.results.curve import RankSide, RankTimes
 from pytest_perfdl.results.verdict import Cause
 
 MS = 1_000_000

@@ -3,11 +3,11 @@
 import pytest
 from making import counted, record, timed
 
+from pytest_perfdl.judge.budget import WaivedGate, by_interval, cover_rows, of_rows
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.stored_repeats import confirm
 from pytest_perfdl.judge.untimed import standing
-from pytest_perfdl.judge.waivers import WaivedGate, by_interval, cover_rows, of_rows
 from pytest_perfdl.model.limits import BUILT_IN, Limits
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.verdict import EVERY_ROUND, FAILS_BY_DEFAULT, Judgement, MetricVerdict, parse_fail_on

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.machine import fitness, proc
-from pytest_perfdl.machine.fitness import device, load, memory, processors, software
-from pytest_perfdl.machine.fitness.finding import Answer, as_list, listed, run
+from pytest_perfdl.machine import fitness, proc, processors
+from pytest_perfdl.machine.findings import Answer, as_list, listed, run
 from pytest_perfdl.machine.reference_load import Noise
 
 CPU = "sys/devices/system/cpu"
@@ -193,7 +192,7 @@ def test_the_clock_of_an_unknown_system_is_judged_by_its_figures(tmp_path):
 
 def sample(wall_s, *, busy=(0, 0), stolen=0, total=1000, processes=(), swapped=0, throttled=0):
     named = {pid: proc.ProcessState(name, "R", group, ticks, 0, "") for pid, name, group, ticks in processes}
-    return load.Sample(wall_s, 100, dict(enumerate(busy)), stolen, total, named, swapped, throttled)
+    return fitness.Sample(wall_s, 100, dict(enumerate(busy)), stolen, total, named, swapped, throttled)
 
 
 BEFORE = sample(10.0, processes=[(1, "init", 1, 900), (7, "own", 7, 5), (40, "python3", 40, 100), (41, "c++", 40, 3)])
@@ -207,7 +206,7 @@ BEFORE = sample(10.0, processes=[(1, "init", 1, 900), (7, "own", 7, 5), (40, "py
 def test_load_of_others(busy, expected):
     # In 1 s each processor has 100 ticks; 10 of those used were our own.
     after = sample(11.0, busy=busy, processes=[(7, "own", 7, 15), (40, "python3", 40, 180), (41, "c++", 40, 13)])
-    finding = one(load.others(BEFORE, after, frozenset({0, 1}), 7))
+    finding = one(fitness.others(BEFORE, after, frozenset({0, 1}), 7))
     assert finding.level == expected
     assert finding.found.startswith(f"other processes use {(sum(busy) - 10) / 100:.2f} of 2 CPUs")
     if expected != "ok":
@@ -217,10 +216,10 @@ def test_load_of_others(busy, expected):
 
 def test_load_elsewhere_is_not_ours():
     after = sample(11.0, busy=(100, 0))
-    assert level(load.others(BEFORE, after, frozenset({1}), 7)) == "ok"
-    assert level(load.others(BEFORE, after, frozenset({0}), 7)) == "bad"
-    assert load.others(BEFORE, after, frozenset({9}), 7) == []
-    assert load.others(BEFORE, BEFORE, frozenset({0}), 7) == []
+    assert level(fitness.others(BEFORE, after, frozenset({1}), 7)) == "ok"
+    assert level(fitness.others(BEFORE, after, frozenset({0}), 7)) == "bad"
+    assert fitness.others(BEFORE, after, frozenset({9}), 7) == []
+    assert fitness.others(BEFORE, BEFORE, frozenset({0}), 7) == []
 
 
 def test_a_sample_reads_the_kernels_counters(machine):
@@ -233,8 +232,8 @@ def test_a_sample_reads_the_kernels_counters(machine):
             f"{CPU}/cpu0/thermal_throttle/package_throttle_count": "5",
         }
     )
-    taken = load.Sample.take(root, 1.0, 100)
-    assert taken == load.Sample(
+    taken = fitness.Sample.take(root, 1.0, 100)
+    assert taken == fitness.Sample(
         1.0,
         100,
         {0: 14, 1: 8},
@@ -252,7 +251,7 @@ def test_a_sample_reads_the_kernels_counters(machine):
     ids=["half", "above-half", "above-all"],
 )
 def test_load_average(machine, averages, expected):
-    assert level(load.average(machine({"proc/loadavg": averages}), 2)) == expected
+    assert level(fitness.average(machine({"proc/loadavg": averages}), 2)) == expected
 
 
 @pytest.mark.parametrize(
@@ -269,20 +268,20 @@ def test_load_average(machine, averages, expected):
 def test_stolen_time(machine, before, after, flags, expected):
     root = machine({"proc/cpuinfo": f"processor\t: 0\nflags\t\t: {flags}"})
     samples = [sample(0.0, stolen=stolen, total=total) for stolen, total in (before, after)]
-    assert level(load.stolen(root, *samples)) == expected
+    assert level(fitness.stolen(root, *samples)) == expected
 
 
 @pytest.mark.parametrize(
     "before, after, expected", [(0, 0, "ok"), (7, 7, "note"), (7, 8, "bad")], ids=["never", "earlier", "now"]
 )
 def test_throttling(before, after, expected):
-    assert level(load.throttling(sample(0.0, throttled=before), sample(1.0, throttled=after))) == expected
-    assert load.throttling(sample(0.0, throttled=None), sample(1.0)) == []
+    assert level(fitness.throttling(sample(0.0, throttled=before), sample(1.0, throttled=after))) == expected
+    assert fitness.throttling(sample(0.0, throttled=None), sample(1.0)) == []
 
 
 def test_swapping():
-    assert level(load.swapping(sample(0.0, swapped=5), sample(1.0, swapped=5), 4096)) == "ok"
-    finding = one(load.swapping(sample(0.0, swapped=5), sample(1.0, swapped=6), 4096))
+    assert level(fitness.swapping(sample(0.0, swapped=5), sample(1.0, swapped=5), 4096)) == "ok"
+    finding = one(fitness.swapping(sample(0.0, swapped=5), sample(1.0, swapped=6), 4096))
     assert (finding.level, finding.found) == ("bad", "4.000 KiB were swapped during this check")
 
 
@@ -301,7 +300,7 @@ def test_swapping():
 def test_memory(machine, total_mib, free_mib, swapped_mib, expected):
     values = {"MemTotal": total_mib, "MemAvailable": free_mib, "SwapTotal": 1024, "SwapFree": 1024 - swapped_mib}
     text = "\n".join(f"{name}:{value * 1024:12} kB" for name, value in values.items())
-    assert level(memory.memory(machine({"proc/meminfo": text}))) == expected
+    assert level(fitness.memory(machine({"proc/meminfo": text}))) == expected
 
 
 @pytest.mark.parametrize(
@@ -310,22 +309,22 @@ def test_memory(machine, total_mib, free_mib, swapped_mib, expected):
     ids=["always", "madvise", "never"],
 )
 def test_huge_pages(machine, text, expected):
-    assert level(memory.huge_pages(machine({"sys/kernel/mm/transparent_hugepage/enabled": text}))) == expected
+    assert level(fitness.huge_pages(machine({"sys/kernel/mm/transparent_hugepage/enabled": text}))) == expected
 
 
 def test_the_allocator():
-    pinned = one(memory.allocator({}, WORKER, "glibc"))
+    pinned = one(fitness.allocator({}, WORKER, "glibc"))
     assert (pinned.level, pinned.found) == ("ok", "measured processes run with MALLOC_TOP_PAD_=268435456")
-    assert level(memory.allocator({}, WORKER, "")) == "note"
-    assert "jemalloc" in one(memory.allocator({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, WORKER, "glibc")).found
+    assert level(fitness.allocator({}, WORKER, "")) == "note"
+    assert "jemalloc" in one(fitness.allocator({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, WORKER, "glibc")).found
 
 
 def test_thread_variables():
-    assert one(software.threads({}, WORKER)).found == "measured processes run with OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"
-    same = software.threads({"OMP_NUM_THREADS": "1"}, WORKER)
+    assert one(fitness.threads({}, WORKER)).found == "measured processes run with OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"
+    same = fitness.threads({"OMP_NUM_THREADS": "1"}, WORKER)
     assert level(same) == "ok"
     here = {"OMP_NUM_THREADS": "8", "OMP_PROC_BIND": "close"}
-    replaced, kept = software.threads(here, here | WORKER)
+    replaced, kept = fitness.threads(here, here | WORKER)
     assert (replaced.level, kept.level) == ("note", "note")
     assert "OMP_NUM_THREADS=8 in this shell, 1 in measured processes" in replaced.found
     assert kept.found == "measured processes inherit OMP_PROC_BIND=close"
@@ -333,8 +332,8 @@ def test_thread_variables():
 
 
 def test_variables_that_slow_every_step():
-    assert level(software.variables({"CUDA_LAUNCH_BLOCKING": "0", "PYTHONDEVMODE": ""})) == "ok"
-    found = software.variables({"CUDA_LAUNCH_BLOCKING": "1", "PYTHONMALLOC": "malloc"})
+    assert level(fitness.variables({"CUDA_LAUNCH_BLOCKING": "0", "PYTHONDEVMODE": ""})) == "ok"
+    found = fitness.variables({"CUDA_LAUNCH_BLOCKING": "1", "PYTHONMALLOC": "malloc"})
     assert [(finding.level, finding.do) for finding in found] == [
         ("bad", "unset CUDA_LAUNCH_BLOCKING"),
         ("warn", "unset PYTHONMALLOC"),
@@ -343,12 +342,12 @@ def test_variables_that_slow_every_step():
 
 def test_tracers(machine):
     root = machine({"proc/self/status": "Name:\tpython\nTracerPid:\t0"})
-    assert level(software.tracer(root, "")) == "ok"
+    assert level(fitness.tracer(root, "")) == "ok"
     assert (
-        one(software.tracer(root, "a trace function from coverage")).found == "a trace function from coverage is active"
+        one(fitness.tracer(root, "a trace function from coverage")).found == "a trace function from coverage is active"
     )
     root = machine({"proc/self/status": "TracerPid:\t77", "proc/77/comm": "gdb"})
-    assert one(software.tracer(root, "")).found == "gdb (77) traces this process"
+    assert one(fitness.tracer(root, "")).found == "gdb (77) traces this process"
 
 
 @pytest.mark.parametrize(
@@ -357,7 +356,7 @@ def test_tracers(machine):
     ids=["release", "debug", "free-threaded"],
 )
 def test_builds_of_python(configured, expected):
-    assert level(software.python_build("3.13.1", configured)) == expected
+    assert level(fitness.python_build("3.13.1", configured)) == expected
 
 
 DROPS = "silently dropped"
@@ -396,7 +395,7 @@ MISSING = "missing from a profile"
     ],
 )  # fmt: skip
 def test_versions_known_to_be_bad(packages, device_here, effects):
-    findings = software.versions(packages.get, device_here)
+    findings = fitness.versions(packages.get, device_here)
     bad = [finding for finding in findings if "https://github.com/" in finding.why]
     assert len(bad) == len(effects)
     for finding, effect in zip(bad, effects, strict=True):
@@ -410,7 +409,7 @@ def test_history_of_a_real_repository(tmp_path, monkeypatch):
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
 
     def found(folder):
-        (finding,) = software.history(folder)
+        (finding,) = fitness.history(folder)
         assert ("fetch-depth: 0" in finding.do) == (finding.found == "shallow clone")
         return finding.level, finding.found
 
@@ -436,7 +435,7 @@ def test_history_of_a_real_repository(tmp_path, monkeypatch):
 def test_programs_that_are_missing_or_slow(monkeypatch):
     assert run(["no-such-program-of-ours"]) is None
     assert run(["false"]).code == 1
-    monkeypatch.setattr("pytest_perfdl.machine.fitness.finding.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("pytest_perfdl.machine.findings.ANSWER_SECONDS", 0.05)
     assert run(["sleep", "5"]) == Answer(None, "")
 
 
@@ -475,7 +474,7 @@ class Smi:
 
 
 def levels(smi):
-    return [finding.level for finding in device.nvidia(Path("/nowhere"), smi)]
+    return [finding.level for finding in fitness.nvidia(Path("/nowhere"), smi)]
 
 
 @pytest.mark.parametrize(
@@ -499,39 +498,39 @@ def levels(smi):
          "no-limit", "mig", "busy", "hardly-busy"],
 )  # fmt: skip
 def test_gpus(changes, expected, text):
-    findings = device.nvidia(Path("/nowhere"), Smi(**changes))
+    findings = fitness.nvidia(Path("/nowhere"), Smi(**changes))
     assert [finding.level for finding in findings] == expected
     assert any(text in finding.found for finding in findings)
-    assert device.present(findings)
+    assert fitness.present(findings)
 
 
 def test_other_processes_on_the_gpu():
     assert levels(Smi("GPU-1, 4821, /usr/bin/python3, 1024")) == ["note", "warn", "ok"]
     assert levels(Smi("GPU-2, 4821, /usr/bin/python3, 1024")) == ["note", "ok"]
     smi = Smi("GPU-1, 4821, /usr/bin/python3, 1024", "GPU-1, 5, a.out, [N/A]", utilization__gpu="80")
-    sharing = device.nvidia(Path("/nowhere"), smi)[1]
+    sharing = fitness.nvidia(Path("/nowhere"), smi)[1]
     assert sharing.found == "used by 2 processes: python3 (4821, 1024 MiB), a.out (5); utilization now 80%"
 
 
 def test_clocks_are_locked_where_applications_run():
-    locked = device.nvidia(Path("/nowhere"), Smi(clocks__applications__graphics="1755"))[0]
+    locked = fitness.nvidia(Path("/nowhere"), Smi(clocks__applications__graphics="1755"))[0]
     assert locked.do.startswith("sudo nvidia-smi -i 0 --lock-gpu-clocks=1755,1755")
 
 
 def test_no_gpu_and_broken_drivers(machine):
     root = machine({})
-    assert level(device.nvidia(root, lambda command: None)) == "ok"
-    assert level(device.nvidia(root, lambda command: Answer(None, ""))) == "bad"
+    assert level(fitness.nvidia(root, lambda command: None)) == "ok"
+    assert level(fitness.nvidia(root, lambda command: Answer(None, ""))) == "bad"
     broken = Answer(18, "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 570")
-    finding = one(device.nvidia(root, lambda command: broken))
-    assert (finding.level, device.present([finding])) == ("warn", False)
+    finding = one(fitness.nvidia(root, lambda command: broken))
+    assert (finding.level, fitness.present([finding])) == ("warn", False)
     assert "version mismatch" in finding.found
-    assert level(device.nvidia(machine({"proc/driver/nvidia/version": "NVRM"}), lambda command: None)) == "warn"
+    assert level(fitness.nvidia(machine({"proc/driver/nvidia/version": "NVRM"}), lambda command: None)) == "warn"
 
 
 def test_amd_gpus():
-    assert level(device.rocm(lambda command: None)) == "ok"
-    assert level(device.rocm(lambda command: Answer(0, "GPU[0]"))) == "note"
+    assert level(fitness.rocm(lambda command: None)) == "ok"
+    assert level(fitness.rocm(lambda command: Answer(0, "GPU[0]"))) == "note"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.machine.free_memory import free_bytes, free_memory, kills_for_memory
+from pytest_perfdl.machine.proc import free_bytes, free_memory, kills_for_memory
 
 
 def system(root, files):

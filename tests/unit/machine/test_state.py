@@ -15,7 +15,7 @@ import pytest
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.measure import compiling, environment, timed_pass
-from pytest_perfdl.measure.quiet import profiler_chatter
+from pytest_perfdl.measure.environment import profiler_chatter
 
 
 @pytest.fixture

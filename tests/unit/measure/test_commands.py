@@ -20,9 +20,9 @@ from pytest_perfdl.measure.commands import (
     one_repeat,
     one_side,
 )
+from pytest_perfdl.measure.loops import NOTHING, Aside
 from pytest_perfdl.measure.program import Program
 from pytest_perfdl.measure.sizes import TimeLimit
-from pytest_perfdl.measure.steps import NOTHING, Aside
 from pytest_perfdl.model.errors import StepsTooLong
 from pytest_perfdl.model.record import MeasurementPlan
 from unit.measure.answers import COUNTED, Conversation, info, profiled, timed

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from pytest_perfdl.measure import memory_lines
-from pytest_perfdl.measure.memory_lines import LINE, NO_PLACE, LineRanges
+from pytest_perfdl.measure import memory_pass
+from pytest_perfdl.measure.memory_pass import LINE, NO_PLACE, LineRanges
 
 SOURCE = '''
 import asyncio
@@ -290,7 +290,7 @@ class Range:
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(memory_lines, "_SHOWN", {})
+    monkeypatch.setattr(memory_pass, "_SHOWN", {})
     yield Module(tmp_path)
     assert not sys.modules.get(MODULE)
 

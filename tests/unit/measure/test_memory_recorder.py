@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from pytest_perfdl.analysis.account.peak import GROWING_STEPS, Recorded, Window, peak_account, step_ends
-from pytest_perfdl.measure import attributed_pass, tensor_roles
-from pytest_perfdl.measure.attributed_pass import WARM_UP
+from pytest_perfdl.measure import memory_pass
 from pytest_perfdl.measure.commands import Attribute
-from pytest_perfdl.measure.memory_recorder import BEGIN, END, MemoryRecorder, mark
+from pytest_perfdl.measure.memory_pass import BEGIN, END, WARM_UP, MemoryRecorder, mark
 
 SOURCE = """
 import math
@@ -274,15 +273,15 @@ def code(tmp_path_factory):
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        patch.setattr("pytest_perfdl.measure.memory_lines._SHOWN", {})
+        patch.setattr("pytest_perfdl.measure.memory_pass._SHOWN", {})
         # What a step leaves is young. To collect all that was ever imported takes a part of a second each time.
-        patch.setattr(attributed_pass, "gc", SimpleNamespace(collect=lambda: gc.collect(1)))
+        patch.setattr(memory_pass, "gc", SimpleNamespace(collect=lambda: gc.collect(1)))
         spec.loader.exec_module(module)
         gc.collect()
-        found = tensor_roles.held_storages
+        found = memory_pass.held_storages
         strays = found()
         patch.setattr(
-            tensor_roles, "held_storages", lambda: {at: held for at, held in found().items() if at not in strays}
+            memory_pass, "held_storages", lambda: {at: held for at, held in found().items() if at not in strays}
         )
         yield module
 
@@ -293,9 +292,9 @@ def recording():
     before = sys.gettrace()
     torch.manual_seed(0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attributed_pass, "_recorder", None)
-        attributed_pass.begin()
-        started = attributed_pass._recorder
+        patch.setattr(memory_pass, "_recorder", None)
+        memory_pass.begin()
+        started = memory_pass._recorder
         try:
             yield started
         finally:
@@ -339,7 +338,7 @@ def no_user(function):
 @no_user
 def driven(step, steps=1, *, growth=False):
     """The account of a step, and what the pass said of each step that it asked for."""
-    running = attributed_pass.run(Attribute(steps=steps, growth=growth))
+    running = memory_pass.run(Attribute(steps=steps, growth=growth))
     asked = []
     try:
         asked.append(next(running))
@@ -368,7 +367,7 @@ def measured_peak(model, training):
         step = training(model)
         for _ in range(2):
             step()
-        static = sum(held.bytes for held in tensor_roles.held_storages().values())
+        static = sum(held.bytes for held in memory_pass.held_storages().values())
         with torch.autograd.profiler.record_function("the third step"):
             step()
     events = sorted(profiler.kineto_results.events(), key=lambda event: event.start_ns())
@@ -603,7 +602,7 @@ def test_a_loop_of_the_user_s_has_phases_too(code, recorder):
 
     @no_user
     def steps():
-        answers.append((yield from attributed_pass.run(Attribute(steps=1, growth=False))))
+        answers.append((yield from memory_pass.run(Attribute(steps=1, growth=False))))
 
     code.loops(steps())
     found = answers[0].account
@@ -635,7 +634,7 @@ def test_recording_ends_with_the_call(code, recorder):
     """A second one begins anew: what was there before is known by what Python can reach."""
     first = code.keeps_the_last()
     account_of(first)
-    assert attributed_pass._recorder is None
+    assert memory_pass._recorder is None
     assert not torch.autograd._profiler_enabled()
     found = account_of(code.fetches())
     assert len(found.step_ends) == WARM_UP + 1
@@ -658,7 +657,7 @@ def test_recount_at_the_end_of_each_phase(code, monkeypatch, model):
 
     def reachable():
         gc.collect(1)
-        return {address: held.bytes for address, held in tensor_roles.held_storages().items()}
+        return {address: held.bytes for address, held in memory_pass.held_storages().items()}
 
     forward, optimizer = getattr(code, model)()
     counted = []
@@ -748,7 +747,7 @@ def event(time, address, size, device="cpu"):
 
 
 def taken(*events):
-    from pytest_perfdl.measure.memory_recorder import _Context
+    from pytest_perfdl.measure.memory_pass import _Context
 
     recorder = MemoryRecorder()
     for each in events:
@@ -774,8 +773,8 @@ def test_what_one_device_frees_is_not_another_s():
 
 
 def test_begin_begins_once(code, recorder):
-    attributed_pass.begin()
-    assert attributed_pass._recorder is recorder
+    memory_pass.begin()
+    assert memory_pass._recorder is recorder
 
 
 def test_hooks_are_taken_away(code, recorder):

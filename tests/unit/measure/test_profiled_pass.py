@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_perfdl.analysis.efficiency.sm import sm_efficiency_est
+from pytest_perfdl.analysis.efficiency.roofline import sm_efficiency_est
 from pytest_perfdl.measure import process_group, profiled_pass
 from pytest_perfdl.measure.commands import Profile
 from pytest_perfdl.model.errors import TraceError

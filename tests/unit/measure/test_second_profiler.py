@@ -9,10 +9,10 @@ from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity
 
 from pytest_perfdl.measure import profiled_pass
-from pytest_perfdl.measure.attributed_pass import begin, end
 from pytest_perfdl.measure.commands import Calibrate, Settle
+from pytest_perfdl.measure.memory_pass import begin, end
+from pytest_perfdl.measure.profiled_pass import RUNNING, STARTED, refuse_running
 from pytest_perfdl.measure.program import Program
-from pytest_perfdl.measure.second_profiler import RUNNING, STARTED, refuse_running
 from pytest_perfdl.model.failures import PerfError
 from unit.measure.answers import Conversation
 

@@ -9,7 +9,7 @@ import functools
 import pytest
 
 from pytest_perfdl.fixture.calling import run
-from pytest_perfdl.judge.vanished import vanished
+from pytest_perfdl.judge.work import vanished
 from pytest_perfdl.measure.commands import CallInfo, first_and_later
 from pytest_perfdl.measure.program import Program
 from pytest_perfdl.model.record import Key, MeasurementPlan

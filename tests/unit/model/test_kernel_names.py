@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.analysis.overview.kernel_tables import kernel_table
+from pytest_perfdl.analysis.overview.tables import kernel_table
 from pytest_perfdl.model.kernel_names import short_name, short_names
 from pytest_perfdl.trace import read
 from unit.trace.chrome import each_trace_file

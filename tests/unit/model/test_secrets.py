@@ -6,8 +6,7 @@ import pytest
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.model.errors import BaselineError
-from pytest_perfdl.model.secrets import clean, is_secret_name, without_secrets
-from pytest_perfdl.model.visible import harmless
+from pytest_perfdl.model.visible import clean, harmless, is_secret_name, without_secrets
 from unit.report import runs
 
 # Made up, and put together here so that no scanner takes them for real ones.

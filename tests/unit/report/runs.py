@@ -6,8 +6,16 @@ from pathlib import Path
 
 from pytest_perfdl.model.record import Call, Finding, Key, MeasurementPlan, Occasion, Record, Row, Series
 from pytest_perfdl.model.waivers import Waiver
-from pytest_perfdl.results.curve import CurveTime, Figure, Fitted, JudgedCurve, Size
-from pytest_perfdl.results.ranks import RankComparison, RankSide, RankTimes
+from pytest_perfdl.results.curve import (
+    CurveTime,
+    Figure,
+    Fitted,
+    JudgedCurve,
+    RankComparison,
+    RankSide,
+    RankTimes,
+    Size,
+)
 from pytest_perfdl.results.run import Exemplars, Result, Run
 from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, Cause, Judgement, MetricVerdict, SourceDiff
 from pytest_perfdl.scaling.growth import Growth, IntervalEstimate

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from pytest_perfdl.report.breakdown import BARS, breakdowns, waterfall
+from pytest_perfdl.report.details import BARS, breakdowns, waterfall
 from pytest_perfdl.results.verdict import BreakdownRow, StepBreakdown
 from unit.report import runs
 

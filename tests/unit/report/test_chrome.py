@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from pytest_perfdl.model.errors import ChromeTraceError
-from pytest_perfdl.report.chrome import regression_trace
+from pytest_perfdl.report.step_trace import regression_trace
 from pytest_perfdl.report.traces import collect
 from pytest_perfdl.results.trace_files import OURS, stem
 from pytest_perfdl.trace import Event, compress, write

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.document import Column, Table, keyed
+from pytest_perfdl.report.layout import Column, Table, keyed
 
 COLUMNS = (
     keyed("Name", "name", "name"),

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_perfdl.model.metrics import METRICS
-from pytest_perfdl.report.csv import COLUMNS, to_csv
+from pytest_perfdl.report.exports import COLUMNS, to_csv
 from pytest_perfdl.results.numbers import base_unit, numbers, safe_name, with_unit
 from unit.report import runs
 

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.report import html, traces, words
-from pytest_perfdl.report.breakdown import breakdowns
+from pytest_perfdl.report.details import breakdowns
 from pytest_perfdl.report.svg import ticks
 from pytest_perfdl.results.run import Suggestion
 from pytest_perfdl.results.run_file import dump, read_run, to_json

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.model import record_json
-from pytest_perfdl.report.junit import properties
+from pytest_perfdl.report.exports import properties
 from pytest_perfdl.results.run import Exemplars
 from pytest_perfdl.results.run_file import dump, to_json
 from unit.report import runs

@@ -7,9 +7,8 @@ import pytest
 
 from pytest_perfdl.report import write_all
 from pytest_perfdl.report.markdown import summary
-from pytest_perfdl.report.ranks import left_out, rank_rows, sentences, waits_table
+from pytest_perfdl.report.ranks import TELLING, left_out, rank_rows, sentences, waits_table
 from pytest_perfdl.report.terminal import failure_text
-from pytest_perfdl.report.waits import TELLING
 from unit.report import runs
 
 SAID = (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.report.chrome import regression_trace
+from pytest_perfdl.report.step_trace import regression_trace
 from pytest_perfdl.report.story import cause_groups
 from pytest_perfdl.report.traces import collect
 from pytest_perfdl.results.run import Exemplars

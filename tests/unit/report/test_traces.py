@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.report import html, traces, write_all
+from pytest_perfdl.report.ranks import ALIKE, TELLING
 from pytest_perfdl.report.terminal import failure_text
-from pytest_perfdl.report.waits import ALIKE, TELLING
 from pytest_perfdl.results.run import Exemplars
 from pytest_perfdl.results.run_file import read_run, to_json
 from pytest_perfdl.trace import exemplar, read

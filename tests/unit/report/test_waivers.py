@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.judge.waivers import phrase
+from pytest_perfdl.judge.budget import phrase
 from pytest_perfdl.report import html, markdown, traces
-from pytest_perfdl.report.csv import to_csv
+from pytest_perfdl.report.exports import properties, to_csv
 from pytest_perfdl.report.github import workflow_commands
-from pytest_perfdl.report.junit import properties
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.report.words import WAIVERS_LISTED, waiver_lines, waiver_notes
 from pytest_perfdl.results.run import WaiverFile

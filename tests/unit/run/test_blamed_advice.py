@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.run.blamed_advice import blamed
+from pytest_perfdl.run.advice import blamed
 from pytest_perfdl.whatif import task_graph
 from pytest_perfdl.whatif.advice import advise
 from unit.report.runs import cause

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT
-from pytest_perfdl.run.expectations import joined
+from pytest_perfdl.run.context import joined
 from unit.report import runs
 
 

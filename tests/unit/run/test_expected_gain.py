@@ -10,7 +10,7 @@ from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.model.record import Call, Key, MeasurementPlan
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import Judgement
-from pytest_perfdl.run.expected_gain import judged
+from pytest_perfdl.run.advice import judged
 from pytest_perfdl.trace import exemplar, read
 from pytest_perfdl.whatif import Change, Context, Plan, Select, predict, simulate, task_graph
 from pytest_perfdl.whatif.transform import TRANSFORMS

@@ -114,7 +114,7 @@ def test_a_damaged_file_is_refused_with_what_to_do(store):
     ],
 )
 def test_a_machine_reaches_its_limits_or_not(store, measuring, monkeypatch, now, level, said):
-    monkeypatch.setattr("pytest_perfdl.measure.replay.prepare", lambda threads: FOUND.key)
+    monkeypatch.setattr("pytest_perfdl.measure.calibration.prepare", lambda threads: FOUND.key)
     measuring(now)
     assert reached(store) == []
     FOUND.save(store.key_folder(KEY.slug) / "machine.json")
@@ -124,7 +124,7 @@ def test_a_machine_reaches_its_limits_or_not(store, measuring, monkeypatch, now,
 
 
 def test_another_machines_limits_are_not_held_against_this_one(store, measuring, monkeypatch):
-    monkeypatch.setattr("pytest_perfdl.measure.replay.prepare", lambda threads: "other-1t torch 2")
+    monkeypatch.setattr("pytest_perfdl.measure.calibration.prepare", lambda threads: "other-1t torch 2")
     measuring(FOUND)
     FOUND.save(store.key_folder(KEY.slug) / "machine.json")
     assert reached(store) == []

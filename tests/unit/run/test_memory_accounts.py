@@ -4,8 +4,8 @@ import pytest
 
 from pytest_perfdl.model.memory import MemoryAccount, MemoryRow
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
+from pytest_perfdl.run.definitions import Touched
 from pytest_perfdl.run.memory_accounts import _placed, _unequal, memory_differs
-from pytest_perfdl.run.source_diff import Touched
 
 
 def judgement(name, base, new, effect):

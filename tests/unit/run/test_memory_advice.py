@@ -6,7 +6,7 @@ from making import record
 from pytest_perfdl.model.memory import MemoryAccount, MemoryChange, MemoryRow
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import Judgement
-from pytest_perfdl.run.memory_advice import with_memory_advice
+from pytest_perfdl.run.advice import with_memory_advice
 
 
 def row(category, size, module="", *, tensors=1, since=10, until=None, phase="forward"):

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_perfdl import hookspecs
 from pytest_perfdl.diff.matching.names import NO_RULES, normalized
-from pytest_perfdl.run.name_rules import name_rules
+from pytest_perfdl.run.context import name_rules
 
 
 def config(*answers):

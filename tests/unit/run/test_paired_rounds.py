@@ -12,7 +12,7 @@ from pytest_perfdl.model.errors import ForkError, WorkerDied
 from pytest_perfdl.model.record import Key, MeasurementPlan
 from pytest_perfdl.run import paired_rounds as rounds
 from pytest_perfdl.run.paired_rounds import Rounds, RoundSide
-from pytest_perfdl.workers.messages import CallShown, Shown
+from pytest_perfdl.workers.channel import CallShown, Shown
 from unit.measure.answers import result, timed
 
 

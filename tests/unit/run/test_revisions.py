@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_perfdl.run.revisions import Revisions
+from pytest_perfdl.workers.channel import Origins
 from pytest_perfdl.workers.checkout import Checkout
-from pytest_perfdl.workers.messages import Origins
 
 
 def test_folders_of_the_repository_only(tmp_path):

@@ -16,8 +16,7 @@ from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, MetricVerdict
-from pytest_perfdl.run.scaling_curves import Curves
-from pytest_perfdl.run.scaling_curves.sizes import members
+from pytest_perfdl.run.scaling_curves import Curves, members
 
 SIZES = (2, 4, 8, 16)
 TOP = 32e6

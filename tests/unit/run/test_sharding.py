@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_perfdl.model.shard import MOST, Shard, parsed
-from pytest_perfdl.run.sharding import shard_of_each, split, together
+from pytest_perfdl.run.selection import shard_of_each, split, together
 
 GROUPS = st.dictionaries(
     st.text("abcdef[]:/", min_size=1, max_size=6), st.floats(0.01, 1e4), min_size=1, max_size=30

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.results.verdict import SourceDiff
-from pytest_perfdl.run.source_diff import LINES, Touched, source_diffs, touched, uncalled_diffs
+from pytest_perfdl.run.definitions import LINES, Touched, source_diffs, touched, uncalled_diffs
 from pytest_perfdl.workers.checkout import Checkout
 
 TRAIN = """\

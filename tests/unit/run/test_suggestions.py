@@ -7,7 +7,7 @@ import pytest
 
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.results.run import Exemplars, Suggestion
-from pytest_perfdl.run.suggestions import with_suggestions
+from pytest_perfdl.run.advice import with_suggestions
 from unit.report import runs
 from unit.trace.chrome import kernel, launch, step, text, x
 

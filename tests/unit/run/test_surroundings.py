@@ -5,7 +5,7 @@ import mmap
 import pytest
 
 from pytest_perfdl.machine.state import Surroundings
-from pytest_perfdl.run import surroundings
+from pytest_perfdl.run import assemble
 from unit.measure.answers import named, result, timed
 
 
@@ -16,7 +16,7 @@ def around(before=(), after=(), **state):
 
 
 def found(*results):
-    return [(finding.code, finding.message) for finding in surroundings.findings(results)]
+    return [(finding.code, finding.message) for finding in assemble.findings(results)]
 
 
 def test_a_quiet_machine_gives_no_findings():
@@ -110,5 +110,5 @@ def test_too_few_ticks_make_no_share():
 def test_one_reference_time_a_repeat_is_the_lower_quartile_of_all_its_calls():
     first, second = around((10, 20), (30, 40)), around((50,), ())
 
-    assert surroundings.reference_ns([[first, second], [second]]) == (20, 50)
-    assert surroundings.reference_ns([[named("forward", first)], [around()]]) == ()
+    assert assemble.reference_ns([[first, second], [second]]) == (20, 50)
+    assert assemble.reference_ns([[named("forward", first)], [around()]]) == ()

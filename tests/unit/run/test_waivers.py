@@ -9,7 +9,7 @@ import pytest
 
 from pytest_perfdl.model.errors import WaiverError
 from pytest_perfdl.model.waivers import Waiver
-from pytest_perfdl.run.waivers import resolve, unmatched
+from pytest_perfdl.run.selection import resolve, unmatched
 from pytest_perfdl.system import clocks
 
 FILE = "perf_waivers.toml"

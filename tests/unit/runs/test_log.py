@@ -7,7 +7,7 @@ import pytest
 from pytest_perfdl.model.errors import LogError
 from pytest_perfdl.runs.bisect.measurements import Measurement, Request
 from pytest_perfdl.runs.log import Log
-from pytest_perfdl.runs.qualify.outcomes import log as campaign
+from pytest_perfdl.runs.qualify import log as campaign
 from unit.runs.qualify.runs_of_suites import case_of, outcome
 
 ROUND = Measurement(

@@ -7,8 +7,8 @@ import pytest
 
 from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.scaling import Affine, Physical, choose, evaluate
-from pytest_perfdl.scaling.affine import StraightLine
 from pytest_perfdl.scaling.choose import TimePrediction
+from pytest_perfdl.scaling.laws import StraightLine
 from pytest_perfdl.scaling.planning import epoch, next_measurement, speed_up
 from unit.scaling.sizes import grid, line
 

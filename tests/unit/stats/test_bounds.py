@@ -4,7 +4,7 @@ from math import comb
 
 import pytest
 
-from pytest_perfdl.stats.bounds import Rate
+from pytest_perfdl.stats.quantiles import Rate
 
 
 def at_most(count, of, share):

@@ -14,15 +14,15 @@ import pytest
 import pytest_perfdl
 from pytest_perfdl.baseline import code, recorded_commit
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.ci import base, job
+from pytest_perfdl.ci import job
 from pytest_perfdl.cli import diff_inputs, prune
-from pytest_perfdl.machine.fitness import software
+from pytest_perfdl.machine import fitness
 from pytest_perfdl.model.errors import GitError, PerfdlError
 from pytest_perfdl.model.record import Code, Occasion
-from pytest_perfdl.run import definitions, source_diff, waivers
+from pytest_perfdl.run import definitions, selection
 from pytest_perfdl.run.revisions import Revisions
-from pytest_perfdl.runs.bisect import child, history, prior
-from pytest_perfdl.runs.history import committed
+from pytest_perfdl.runs import history as runs_history
+from pytest_perfdl.runs.bisect import child, history, posterior
 from pytest_perfdl.system import git
 from pytest_perfdl.workers import checkout
 from unit.runs.history.records import Repository, record
@@ -195,8 +195,8 @@ def commits(world):
 
 
 def likely(world):
-    blamed = prior.Blamed(frozenset({("model.py", "step")}))
-    return prior.prior_of(history.read_history(world.root, world.first), blamed)
+    blamed = posterior.Blamed(frozenset({("model.py", "step")}))
+    return posterior.prior_of(history.read_history(world.root, world.first), blamed)
 
 
 def kept(world, folder):
@@ -220,9 +220,9 @@ def checked_out(world):
 
 def diffs(world):
     made = checkout.Checkout(world.root, world.other)
-    touched = source_diff.touched(["model.py"], made)
+    touched = definitions.touched(["model.py"], made)
     lines = ["model.py(6): other"]
-    return source_diff.source_diffs(lines, made, world.last), source_diff.uncalled_diffs(touched, made, world.last)
+    return definitions.source_diffs(lines, made, world.last), definitions.uncalled_diffs(touched, made, world.last)
 
 
 def revisions(world):
@@ -249,7 +249,7 @@ READERS = {
     "runs/bisect/history": lambda world, _: (commits(world), history.working_tree_state(world.root)),
     "runs/bisect/prior": lambda world, _: likely(world),
     "ci/base": lambda world, _: [
-        base.find(world.root, each)
+        job.find(world.root, each)
         for each in (job.Base("branch"), job.Base("branch", "main"), job.Base("revision", "origin/main"))
     ],
     "cli/bisect": lambda world, _: git.commit_of(world.root, "main~1"),
@@ -258,13 +258,13 @@ READERS = {
     ],
     "cli/prune": lambda world, _: prune._is_sparse(world.root, "model.py"),
     "cli/refresh": lambda world, _: git.trouble(world.root),
-    "runs/history/committed": lambda world, _: list(committed.measurements(world.root, "baselines", pytest.fail)),
-    "machine/fitness/software": lambda world, _: software.history(world.root),
+    "runs/history/committed": lambda world, _: list(runs_history.measurements(world.root, "baselines", pytest.fail)),
+    "machine/fitness/software": lambda world, _: fitness.history(world.root),
     "run/definitions": lambda world, _: sorted(definitions._listed(world.root, world.first)),
     "run/revisions": lambda world, _: revisions(world),
     "run/session": lambda world, _: git.web_address(world.root),
     "run/source_diff": lambda world, _: diffs(world),
-    "run/waivers": lambda world, _: waivers.resolve(
+    "run/waivers": lambda world, _: selection.resolve(
         world.root, SimpleNamespace(waivers="waivers.toml", against="HEAD~2"), {}
     ),
     "system/git": lambda world, _: (

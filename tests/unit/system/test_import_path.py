@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.cli.collecting import collect
 from pytest_perfdl.cli.project import Project
+from pytest_perfdl.cli.prune import collect
 from pytest_perfdl.runs.bisect.mixtures import complaints
 from pytest_perfdl.system import import_path
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command, own_imports, own_path
@@ -18,7 +18,7 @@ from pytest_perfdl.workers.channel import pair
 from pytest_perfdl.workers.interpreter import describe
 from pytest_perfdl.workers.launcher import _BOOT as RANK_BOOT
 from pytest_perfdl.workers.process import boot, environment
-from pytest_perfdl.workers.rank_place import ADDRESS
+from pytest_perfdl.workers.rank_process import ADDRESS
 
 NAMES = sorted(
     name

@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = """
 import os, signal, sys
-from pytest_perfdl.system.signals import Ending
+from pytest_perfdl.system.processes import Ending
 
 number = signal.Signals[sys.argv[1]]
 # In the background, or under nohup, these tests ignore it, and so would their children.

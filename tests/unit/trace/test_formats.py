@@ -13,7 +13,7 @@ import pytest
 
 from pytest_perfdl.model.errors import NotATrace, TraceError
 from pytest_perfdl.trace import loads
-from pytest_perfdl.trace.contents import nothing_in, refusal_of
+from pytest_perfdl.trace.reader import nothing_in, refusal_of
 from unit.trace.chrome import memory, step, text, trace, x
 
 RECORD = "record one with torch.profiler"

@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_perfdl.trace.sorting import sorted_by
+from pytest_perfdl.trace.arrays import sorted_by
 from unit.trace.chrome import trace, x
 
 

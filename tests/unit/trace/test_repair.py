@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import loads
-from pytest_perfdl.trace.repair import Kind, repair
+from pytest_perfdl.trace.decode import Kind, repair
 from unit.trace.chrome import kernel, memory, text, trace, x
 
 SLICES = (40, 300, 2**20)

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import loads, read
-from pytest_perfdl.trace import source as source_module
+from pytest_perfdl.trace import reader as source_module
 from unit.trace.chrome import text, x
 
 DATA = text([x(f"op {number}", number, 1) for number in range(500)])
@@ -105,7 +105,7 @@ def test_plain_files_have_a_limit_too(tmp_path, monkeypatch):
 
 
 def test_white_space_without_an_end_is_not_held(monkeypatch):
-    monkeypatch.setattr("pytest_perfdl.trace.slices.LARGEST_UNIT", 10_000)
+    monkeypatch.setattr("pytest_perfdl.trace.reader.LARGEST_UNIT", 10_000)
     message = refusal(b"[" + b" " * 100_000, slice_bytes=1000)
     assert message == "x.json cannot be read: an event is longer than 16000 bytes (byte 1)"
     assert "no traceEvents in its first" in refusal(b'{"a":"' + b"x" * 100_000, slice_bytes=1000)

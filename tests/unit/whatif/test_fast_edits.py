@@ -21,12 +21,11 @@ from pytest_perfdl.whatif import (
     simulate,
     task_graph,
 )
-from pytest_perfdl.whatif import columns as columns_module
-from pytest_perfdl.whatif.columns import taker
-from pytest_perfdl.whatif.editing import edit, insertion, schedule, surgery
-from pytest_perfdl.whatif.model import WHOLE_DEVICE, Edges, TrackKind
+from pytest_perfdl.whatif import model as columns_module
+from pytest_perfdl.whatif.editing import edit, surgery
+from pytest_perfdl.whatif.model import WHOLE_DEVICE, Edges, TrackKind, taker
 from pytest_perfdl.whatif.simulation import structure
-from pytest_perfdl.whatif.simulation.chains import apart
+from pytest_perfdl.whatif.simulation.structure import apart
 from unit.analysis.generated import usable_traces
 from unit.analysis.waiting.test_critical_path import usable_events
 from unit.trace.chrome import corpus_file, each_recording, trace
@@ -50,7 +49,7 @@ def compared(real, slowly):
 def every_edit_compared(stack):
     """Within a block every edit is compared."""
     same = compared(surgery.rebuilt, slow_edits.rebuilt)
-    for module in (surgery, insertion, schedule):
+    for module in (surgery, surgery, edit):
         stack.enter_context(patch.object(module, "rebuilt", same))
     stack.enter_context(patch.object(edit, "without", compared(surgery.without, slow_edits.without)))
 

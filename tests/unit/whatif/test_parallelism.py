@@ -4,9 +4,17 @@ import pytest
 
 from pytest_perfdl.model.errors import MissingConstant
 from pytest_perfdl.whatif import simulate
-from pytest_perfdl.whatif.parallelism import DeviceLayout, LayerCost, Network, peak_bytes, staged, stages
 from pytest_perfdl.whatif.predict import predict
-from pytest_perfdl.whatif.strategy import layer_costs, search
+from pytest_perfdl.whatif.strategy import (
+    DeviceLayout,
+    LayerCost,
+    Network,
+    layer_costs,
+    peak_bytes,
+    search,
+    staged,
+    stages,
+)
 from unit.whatif.training import context, host_training, with_memory
 
 FAST = Network(1e15)

@@ -5,10 +5,9 @@ import doctest
 import numpy as np
 import pytest
 
-from pytest_perfdl.whatif import collective_costs, predict, rank_work, simulate, task_graph
-from pytest_perfdl.whatif.collective_costs import fitted
+from pytest_perfdl.whatif import collectives, predict, rank_work, simulate, task_graph
+from pytest_perfdl.whatif.collectives import completing, fitted
 from pytest_perfdl.whatif.from_trace.job import job_graph
-from pytest_perfdl.whatif.gradient_collectives import completing
 from pytest_perfdl.whatif.predict import WhatIf, together
 from pytest_perfdl.whatif.rank_work import blocking_lines, expected_maximum, variation
 from pytest_perfdl.whatif.transform import Context
@@ -201,7 +200,7 @@ def test_a_variation_and_its_interval():
     assert variation(np.ones((2, 4))).sigma_ns == 0
 
 
-@pytest.mark.parametrize("module", [collective_costs, rank_work], ids=["costs", "work"])
+@pytest.mark.parametrize("module", [collectives, rank_work], ids=["costs", "work"])
 def test_examples(module):
     found = doctest.testmod(module)
     assert found.attempted

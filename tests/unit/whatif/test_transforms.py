@@ -9,11 +9,10 @@ from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import Plan, Select, task_graph
 from pytest_perfdl.whatif.editing.select import Selected
 from pytest_perfdl.whatif.facts import gradients
-from pytest_perfdl.whatif.layers import layers, saved
-from pytest_perfdl.whatif.lifetimes import lifetimes
 from pytest_perfdl.whatif.machine import machine_of
 from pytest_perfdl.whatif.predict import Base, WhatIf, predict, together
-from pytest_perfdl.whatif.transform import Change, Context, transform
+from pytest_perfdl.whatif.strategy import layers, saved
+from pytest_perfdl.whatif.transform import Change, Context, lifetimes, transform
 from pytest_perfdl.whatif.transforms import TRANSFORMS, find, parameters
 from unit.trace.chrome import corpus_file, kernel, launch, memory, step, trace, x
 from unit.whatif.training import MATRIX, STEP, context, device_training, host_training, linear, with_memory

@@ -14,9 +14,8 @@ import pytest
 from pytest_perfdl.model.errors import ForkError
 from pytest_perfdl.system import processes
 from pytest_perfdl.workers import forks
-from pytest_perfdl.workers.channel import pair
+from pytest_perfdl.workers.channel import CallShown, Shown, pair
 from pytest_perfdl.workers.forks import ROUNDS_OF_A_PARENT, Common, ForkParent, Forks, common
-from pytest_perfdl.workers.messages import CallShown, Shown
 from pytest_perfdl.workers.process import environment
 
 pytestmark = pytest.mark.skipif(bool(forks.unsupported()), reason="this system cannot fork workers")
@@ -97,7 +96,7 @@ def parent_of(modules, allowed=()):
             "starts 1 thread",
         ),
         (
-            "import pytest_perfdl.workers.fork_server as f; f._DEVICES = (__file__,); kept = open(__file__)",
+            "import pytest_perfdl.workers.forks as f; f._DEVICES = (__file__,); kept = open(__file__)",
             "opens .*odd_lib.py",
         ),
         ("import gc; gc.freeze()", r"freezes objects \(gc.freeze\)"),

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.workers import kept_checkouts
-from pytest_perfdl.workers.checkout import checked_out, clear, kept_commits, sweep
-from pytest_perfdl.workers.overlay import overlay
+from pytest_perfdl.workers import checkout
+from pytest_perfdl.workers.checkout import checked_out, clear, kept_commits, overlay, sweep
 
 SETUP = "echo built > product.txt; mkdir -p build; echo deep > build/deep.txt; echo . >> ../../../../times.txt"
 """Makes two files that git does not have, one of them ignored, and notes in the working tree that it ran."""
@@ -280,26 +279,24 @@ def test_a_setup_that_was_killed_leaves_nothing_that_is_used_again(repository):
 
 
 def test_the_ones_that_were_not_used_for_longest_go_first(repository, monkeypatch):
-    monkeypatch.setattr(kept_checkouts, "MOST", 2)
+    monkeypatch.setattr(checkout, "MOST", 2)
     revisions = [git(repository, "rev-parse", "HEAD"), *(commit(repository, number) for number in (2, 3))]
     for number in (0, 1, 0, 2):
         with checked(repository, "", revisions[number]):
             pass
     assert kept_commits(repository) == [revisions[2], revisions[0]]
     assert git(repository, "worktree", "list").count("\n") == 2
-    monkeypatch.setattr(kept_checkouts, "MOST_BYTES", kept_size(repository, revisions[2]) + 1)
+    monkeypatch.setattr(checkout, "MOST_BYTES", kept_size(repository, revisions[2]) + 1)
     sweep(repository)
     assert kept_commits(repository) == [revisions[2]]
-    monkeypatch.setattr(kept_checkouts, "MOST_BYTES", 1)
+    monkeypatch.setattr(checkout, "MOST_BYTES", 1)
     sweep(repository)
     assert not (repository / ".git/perfdl").exists()
 
 
 def kept_size(repository, revision):
     (size,) = (
-        kept_checkouts.size(path)
-        for path in (repository / ".git/perfdl").iterdir()
-        if kept_checkouts.commit(path) == revision
+        checkout.size(path) for path in (repository / ".git/perfdl").iterdir() if checkout.commit(path) == revision
     )
     return size
 

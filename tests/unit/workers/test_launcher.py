@@ -17,7 +17,7 @@ from pytest_perfdl.workers import launcher
 from pytest_perfdl.workers.launcher import Doorway, RankLauncher
 from pytest_perfdl.workers.process import environment
 from pytest_perfdl.workers.rank import _connected
-from pytest_perfdl.workers.rank_place import NONCE_BYTES, RankAddress, proof
+from pytest_perfdl.workers.rank_process import NONCE_BYTES, RankAddress, proof
 
 SECRET = b"k" * 32
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from pytest_perfdl.workers.messages import CallShown
-from pytest_perfdl.workers.observed_imports import Watch
+from pytest_perfdl.workers.channel import CallShown
+from pytest_perfdl.workers.files_read import Watch
 
 
 @pytest.fixture

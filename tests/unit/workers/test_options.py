@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.workers.options import _DENIED_OF_PLUGINS, plugin_packages, worker_options
+from pytest_perfdl.workers.job import _DENIED_OF_PLUGINS, plugin_packages, worker_options
 from pytest_perfdl.workers.process import environment
 
 GIVEN = {

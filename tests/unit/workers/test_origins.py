@@ -8,7 +8,7 @@ import types
 import pytest
 
 from pytest_perfdl.baseline.code import measured_code
-from pytest_perfdl.workers.messages import Origins
+from pytest_perfdl.workers.channel import Origins
 from pytest_perfdl.workers.origins import code_names, elsewhere, import_roots, origins
 
 

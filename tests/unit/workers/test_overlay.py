@@ -3,8 +3,7 @@
 import pytest
 
 from pytest_perfdl.model.errors import CheckoutError
-from pytest_perfdl.workers.checkout import Checkout
-from pytest_perfdl.workers.overlay import overlay, with_conftests
+from pytest_perfdl.workers.checkout import Checkout, overlay, with_conftests
 
 
 @pytest.fixture

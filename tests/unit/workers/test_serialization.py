@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.workers.messages import RecordedWarning
-from pytest_perfdl.workers.serialization import dump_marks, dump_warning, load_marks, load_warning, plain
+from pytest_perfdl.workers.channel import RecordedWarning, dump_marks, dump_warning, load_marks, load_warning, plain
 
 
 class Noted(UserWarning):

@@ -7,7 +7,7 @@ import pluggy
 import torch
 
 from pytest_perfdl.fixture import calling
-from pytest_perfdl.workers.stacks import user_stack
+from pytest_perfdl.workers.process import user_stack
 
 
 def frame(file, line, function):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.analysis.account.inputs import InputFigures, input_pipeline
+from pytest_perfdl.analysis.account.transfers import InputFigures, input_pipeline
 from pytest_perfdl.trace import read
 from unit.trace.chrome import MAIN, corpus_file, kernel, launch, step, trace, x
 

@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_perfdl.analysis.account.operators import thread_operators
+from pytest_perfdl.analysis.account.accounts import thread_operators
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
 from unit.trace.chrome import MAIN, step, trace, x

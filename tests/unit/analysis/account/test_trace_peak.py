@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.analysis.account.trace_peak import trace_accounts
+from pytest_perfdl.analysis.account.peak import trace_accounts
 from pytest_perfdl.analysis.overview.memory_timeline import memory_timeline
 from pytest_perfdl.trace import TraceError, read
 from unit.trace.chrome import corpus, memory, step, trace, x

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_perfdl.analysis.efficiency.cost_models import _MODELS, cost_model
-from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCall, OperatorCost
+from pytest_perfdl.analysis.efficiency.costs import _MODELS, OperatorCall, OperatorCost, cost_model
 
 F32, BF16, I64, SCALAR = "float", "c10::BFloat16", "long int", "Scalar"
 

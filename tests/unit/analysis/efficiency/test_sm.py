@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pytest_perfdl.analysis.efficiency.sm import launch_geometry, occupancy_est, sm_efficiency_est
+from pytest_perfdl.analysis.efficiency.roofline import launch_geometry, occupancy_est, sm_efficiency_est
 from pytest_perfdl.analysis.events.communication import covered
 from pytest_perfdl.trace import Category, read
 from unit.trace.chrome import corpus_file, kernel, launch, step, trace

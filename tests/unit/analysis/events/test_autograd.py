@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.analysis.events.autograd import forward_of
+from pytest_perfdl.analysis.events.origins import forward_of
 from pytest_perfdl.trace import read
 from unit.trace.chrome import corpus_file, trace, x
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pytest_perfdl.analysis.account.step_account import profile_tables
+from pytest_perfdl.analysis.account.accounts import profile_tables
 from pytest_perfdl.analysis.events.device_record import clock_difference, devices_of, missing_work
 from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.overview.bottleneck import bottleneck
+from pytest_perfdl.analysis.overview.findings import bottleneck
 from unit.analysis.jobs import lengths, pipelined, said, steady, steps_in, without
 from unit.trace.chrome import MAIN, kernel, launch, step, trace, x
 

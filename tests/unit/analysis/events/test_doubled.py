@@ -4,8 +4,8 @@ import contextlib
 
 import pytest
 
-from pytest_perfdl.analysis.events.doubled import doubled_operators
-from pytest_perfdl.analysis.overview.trace_findings import trace_findings
+from pytest_perfdl.analysis.events.operators import doubled_operators
+from pytest_perfdl.analysis.overview.findings import trace_findings
 from pytest_perfdl.trace import read
 from unit.trace.chrome import each_trace_file, recordings, step, trace, x
 

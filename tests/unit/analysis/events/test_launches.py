@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.analysis.account.step_account import profile_tables
+from pytest_perfdl.analysis.account.accounts import profile_tables
 from pytest_perfdl.analysis.events.launches import launch_calls, launches
 from unit.analysis.jobs import lengths, said, steady, steps_in
 from unit.trace.chrome import kernel, launch, step, trace, x

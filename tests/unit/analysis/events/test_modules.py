@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_perfdl.analysis.events.modules import module_paths, parent_path
-from pytest_perfdl.analysis.events.tree import call_tree
+from pytest_perfdl.analysis.events.launches import call_tree
+from pytest_perfdl.analysis.events.origins import module_paths, parent_path
 from pytest_perfdl.trace import Category, read
 from unit.trace.chrome import corpus_file, each_recording, kernel, launch, trace, x
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_perfdl.analysis.events.launches import by_thread
 from pytest_perfdl.analysis.events.nesting import by_level, nest, nesting_order, ownership
-from pytest_perfdl.analysis.events.tree import by_thread
 from pytest_perfdl.trace import Category, read
 from unit.trace.chrome import each_trace_file
 

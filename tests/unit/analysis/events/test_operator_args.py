@@ -6,9 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from pytest_perfdl.analysis.events.enclosing import innermost
-from pytest_perfdl.analysis.events.operator_args import operator_args
-from pytest_perfdl.analysis.events.operator_time import operator_at, operator_time
+from pytest_perfdl.analysis.events.nesting import innermost
+from pytest_perfdl.analysis.events.operators import operator_args, operator_at, operator_time
 from pytest_perfdl.trace import Category, read
 from unit.trace.chrome import each_trace_file, kernel, trace, x
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pytest_perfdl.analysis.account.parts.labels import labels
-from pytest_perfdl.analysis.events.source_lines import is_user_code, source_lines
-from pytest_perfdl.analysis.events.tree import call_tree
+from pytest_perfdl.analysis.account.parts import labels
+from pytest_perfdl.analysis.events.launches import call_tree
+from pytest_perfdl.analysis.events.origins import is_user_code, source_lines
 from pytest_perfdl.trace import Category, read
 from unit.trace.chrome import corpus_file, kernel, launch, trace, x
 

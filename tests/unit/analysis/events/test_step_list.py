@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_perfdl.analysis import step_windows
-from pytest_perfdl.analysis.account.step_account import profile_tables
+from pytest_perfdl.analysis.account.accounts import profile_tables
 from pytest_perfdl.analysis.overview.summary import summarize
 from unit.analysis.jobs import lengths, pipelined, said, steady, steps_in, without
 from unit.trace.chrome import kernel, launch, step, trace, x

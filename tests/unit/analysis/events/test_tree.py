@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.tree import call_tree, launching_operator, pair_codes
+from pytest_perfdl.analysis.events.launches import call_tree, launches, launching_operator, pair_codes
 from pytest_perfdl.trace import read
 from unit.analysis.slow_operators import Operators
 from unit.trace.chrome import each_trace_file, kernel, launch, step, trace, x

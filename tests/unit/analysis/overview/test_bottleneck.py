@@ -4,9 +4,8 @@ from functools import cache
 
 import pytest
 
-from pytest_perfdl.analysis.account.step_account import profile_tables
-from pytest_perfdl.analysis.overview.bottleneck import bottleneck, short
-from pytest_perfdl.analysis.overview.trace_findings import trace_findings
+from pytest_perfdl.analysis.account.accounts import profile_tables
+from pytest_perfdl.analysis.overview.findings import bottleneck, short, trace_findings
 from pytest_perfdl.analysis.waiting.critical_path import critical_path
 from pytest_perfdl.trace import loads, read
 from unit.trace.chrome import corpus_file, each_trace_file, kernel, launch, step, text, trace, x

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_perfdl.analysis import communication_overlap
-from pytest_perfdl.analysis.account.device_account import device_accounts
+from pytest_perfdl.analysis.account.accounts import device_accounts
 from pytest_perfdl.analysis.events.communication import communication_evidence, evidence_counts
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.analysis.overview.device_figures import device_figures
-from pytest_perfdl.analysis.overview.kernel_tables import kernel_table
+from pytest_perfdl.analysis.overview.device import device_figures
+from pytest_perfdl.analysis.overview.tables import kernel_table
 from unit.analysis.generated import device_events, event_lists, traces
 from unit.analysis.reference import Reference
 from unit.trace.chrome import kernel, launch, step, text, trace, x

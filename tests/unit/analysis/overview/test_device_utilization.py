@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.analysis.overview.device_utilization import TENSOR_CORES, device_utilization
+from pytest_perfdl.analysis.overview.device import TENSOR_CORES, device_utilization
 from pytest_perfdl.trace import read
 from unit.trace.chrome import corpus_file, kernel, launch, step, trace, x
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.analysis.overview.integrity import trace_integrity
+from pytest_perfdl.analysis.overview.findings import trace_integrity
 from pytest_perfdl.trace import read
 from unit.trace.chrome import corpus_file, each_trace_file, kernel, launch, step, trace, x
 

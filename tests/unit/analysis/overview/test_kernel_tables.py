@@ -2,7 +2,7 @@
 
 import random
 
-from pytest_perfdl.analysis.overview.kernel_tables import kernel_table
+from pytest_perfdl.analysis.overview.tables import kernel_table
 from unit.trace.chrome import kernel, launch, step, trace, x
 
 GEOMETRY = "blocks per SM", "est. achieved occupancy %"

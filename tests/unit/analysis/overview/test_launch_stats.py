@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pytest_perfdl.analysis.overview.launch_stats import launch_stats
+from pytest_perfdl.analysis.overview.tables import launch_stats
 from pytest_perfdl.trace import read
 from unit.trace.chrome import corpus_file, kernel, launch, trace
 

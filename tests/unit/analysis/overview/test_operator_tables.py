@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.tree import call_tree, launching_operator
-from pytest_perfdl.analysis.overview.operator_tables import OperatorRow, operator_table, operator_tables
+from pytest_perfdl.analysis.events.launches import call_tree, launching_operator
+from pytest_perfdl.analysis.overview.tables import OperatorRow, operator_table, operator_tables
 from pytest_perfdl.trace import Category, read
 from unit.analysis.slow_operators import Operators
 from unit.trace.chrome import each_recording, kernel, launch, name_of, trace, trace_files, x

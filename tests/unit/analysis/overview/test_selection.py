@@ -1,9 +1,9 @@
 """The part of a trace that a selection of steps leaves."""
 
-from pytest_perfdl.analysis.account.step_account import profile_tables
+from pytest_perfdl.analysis.account.accounts import profile_tables
 from pytest_perfdl.analysis.events.steps import step_windows
-from pytest_perfdl.analysis.overview.operator_tables import operator_tables
 from pytest_perfdl.analysis.overview.selection import select
+from pytest_perfdl.analysis.overview.tables import operator_tables
 from pytest_perfdl.model.selection import parse
 from unit.trace.chrome import kernel, launch, step, trace, x
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.analysis.overview.software import software_problems
-from pytest_perfdl.analysis.overview.trace_findings import trace_findings
+from pytest_perfdl.analysis.overview.findings import software_problems, trace_findings
 from pytest_perfdl.machine.known_problems import CUPTI, PTI, TORCH
 from unit.trace.chrome import kernel, launch, step, trace, x
 

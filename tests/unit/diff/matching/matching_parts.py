@@ -2,8 +2,8 @@
 
 import json
 
-from pytest_perfdl.diff.matching.groups import Weighted
 from pytest_perfdl.diff.matching.match import match
+from pytest_perfdl.diff.matching.stages import Weighted
 from pytest_perfdl.model.step_part import Part
 
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_perfdl.diff.matching.groups import Weighted
-from pytest_perfdl.diff.matching.likeness import cheapest_in_order
 from pytest_perfdl.diff.matching.match import match
+from pytest_perfdl.diff.matching.stages import Weighted, cheapest_in_order
 from pytest_perfdl.model.step_part import Part
 from unit.diff.matching.matching_parts import kernel, operator
 

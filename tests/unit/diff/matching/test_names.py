@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from pytest_perfdl.diff.matching import cpp_names
-from pytest_perfdl.diff.matching.compilers import bare, neutral, replaced
-from pytest_perfdl.diff.matching.names import BUILT_IN, Rules, normalized, words
+from pytest_perfdl.diff.matching import names
+from pytest_perfdl.diff.matching.names import BUILT_IN, Rules, bare, neutral, normalized, replaced, words
 
 
 @pytest.mark.parametrize("rule", BUILT_IN, ids=[str(number) for number in range(len(BUILT_IN))])
@@ -242,20 +241,20 @@ def test_bare_names():
 )
 def test_a_name_without_end_takes_bounded_work(name, monkeypatch):
     passes = []
-    subn = cpp_names._until_same
+    subn = names._until_same
 
     def counted(pattern, replacement, text):
         passes.append(len(text))
         return subn(pattern, replacement, text)
 
-    monkeypatch.setattr(cpp_names, "_until_same", counted)
+    monkeypatch.setattr(names, "_until_same", counted)
     assert normalized(name) != normalized(name + "x"), "two that differ at their ends are two"
     assert max(passes) <= 4096 + 17
 
 
 def test_brackets_are_looked_into_up_to_a_depth():
     assert normalized("f<" * 20 + "int" + ">" * 20) == "f<" * 20 + "int" + ">" * 20
-    deep = cpp_names.flattened("f<" * 2000 + "g<1>" + ">" * 2000)
+    deep = names.flattened("f<" * 2000 + "g<1>" + ">" * 2000)
     assert deep.startswith("f<f<")
 
 
@@ -267,5 +266,5 @@ def test_the_passes_over_a_name_are_bounded():
             seen.append(text)
             return text, 1
 
-    assert cpp_names._until_same(Endless(), "", "f<f<f>>") == "f<f<f>>"
+    assert names._until_same(Endless(), "", "f<f<f>>") == "f<f<f>>"
     assert len(seen) == 64

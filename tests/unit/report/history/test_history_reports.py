@@ -9,11 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from pytest_perfdl.report import history as report_history
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.history import chart, html, terminal
-from pytest_perfdl.report.history.csv import COLUMNS, to_csv
-from pytest_perfdl.report.history.json import to_json
-from pytest_perfdl.results.history import Point, TestHistory
+from pytest_perfdl.report.history import COLUMNS, to_csv, to_json
+from pytest_perfdl.results.curve import Point, TestHistory
 from pytest_perfdl.stats.change_points import ChangePoint
 from unit.test_schemas import check
 
@@ -50,7 +49,7 @@ CHANGED = history(
 
 
 def test_the_block_of_a_test():
-    assert terminal.page([CHANGED], 80).splitlines() == [
+    assert report_history.page([CHANGED], 80).splitlines() == [
         "tests/test_gpt.py::test_step",
         "  step_time  40.00 -> 50.00 ms (+25.0%), 4 points",
         "    ▁▁██",
@@ -65,7 +64,7 @@ def test_the_block_of_a_test():
 
 
 def test_without_blocks_it_is_ascii():
-    page = terminal.page([CHANGED], 80, blocks=False)
+    page = report_history.page([CHANGED], 80, blocks=False)
     assert page.isascii()
     assert "    __##\n" in page
 
@@ -77,38 +76,38 @@ def test_no_line_is_wider_than_the_terminal(width):
         [ChangePoint(number, 0.1, (0.09, 0.11), 0.99) for number in range(10, 700, 30)],
         points=tuple(point(number % 28, 4e7 + 1e4 * number, note="because of " * 20) for number in range(700)),
     )
-    lines = terminal.page([long, CHANGED], width).splitlines()
+    lines = report_history.page([long, CHANGED], width).splitlines()
     assert max(map(layout.cells_wide, lines)) <= width
     assert any("earlier changes not shown (--json has all)" in line for line in lines)
 
 
 def test_machines_and_metrics_have_their_blocks():
-    page = terminal.page([history(), history(metric="ops", unit="1"), history(machine_id="cpu-b")], 80)
+    page = report_history.page([history(), history(metric="ops", unit="1"), history(machine_id="cpu-b")], 80)
     assert [line for line in page.splitlines() if "machine" in line] == ["  machine ID cpu-a", "  machine ID cpu-b"]
     assert page.count("tests/test_gpt.py::test_step") == 1
 
 
 def test_a_sparkline_does_not_make_noise_a_change():
-    assert terminal.sparkline([100, 100.2, 99.9, 100.1], 8) in ("▄▅▄▄", "▅▅▄▅", "▄▅▄▅")
-    assert terminal.sparkline([0, 0], 8) == "▁▁"
-    assert terminal.sparkline([5], 8) in ("▄", "▅")
+    assert report_history.sparkline([100, 100.2, 99.9, 100.1], 8) in ("▄▅▄▄", "▅▅▄▅", "▄▅▄▅")
+    assert report_history.sparkline([0, 0], 8) == "▁▁"
+    assert report_history.sparkline([5], 8) in ("▄", "▅")
     # 100 points in 10 columns: each is the mean of ten.
-    assert terminal.sparkline([1.0] * 50 + [2.0] * 50, 10) == "▁▁▁▁▁█████"
-    assert len(terminal.sparkline(range(1, 1000), 76)) == 76
+    assert report_history.sparkline([1.0] * 50 + [2.0] * 50, 10) == "▁▁▁▁▁█████"
+    assert len(report_history.sparkline(range(1, 1000), 76)) == 76
 
 
 def test_more_is_better_of_some_metrics():
     change = ChangePoint(2, 0.25, (0.24, 0.26), 0.99999)
-    page = terminal.page([history(changes=[change], better="higher")], 100)
+    page = report_history.page([history(changes=[change], better="higher")], 100)
     assert "+25.0% [+24.0%, +26.0%] (better), probability >99.9%" in page
     assert "0 changes for the worse, 1 for the better" in page
 
 
 def test_exact_changes_have_neither_interval_nor_probability():
     exact = history((4.0, 4.0, 5.0), [ChangePoint(2, 0.25, (0.25, 0.25), 1.0)], unit="1", metric="ops")
-    assert "^ 000000000 2026-05-03 +25.0% (worse): Commit 2" in terminal.page([exact], 100)
+    assert "^ 000000000 2026-05-03 +25.0% (worse): Commit 2" in report_history.page([exact], 100)
     infinite = history((0.0, 5.0), [ChangePoint(1, math.inf, (math.inf, math.inf), 1.0)], unit="1", metric="ops")
-    assert "from 0 (worse)" in terminal.page([infinite], 100)
+    assert "from 0 (worse)" in report_history.page([infinite], 100)
     data = to_json([infinite])
     assert data["tests"][0]["change_points"][0]["effect"] is None
     check("history", data)
@@ -178,7 +177,7 @@ class Reader(HTMLParser):
 
 
 def page_of(tmp_path, *histories):
-    html.write_page(tmp_path / "a" / "history.html", histories)
+    report_history.write_page(tmp_path / "a" / "history.html", histories)
     text = (tmp_path / "a" / "history.html").read_text(encoding="utf-8")
     return text, Reader(text)
 
@@ -220,8 +219,8 @@ def test_the_newest_change_comes_first(tmp_path):
 
 
 def test_a_long_history_draws_its_newest_points(tmp_path, monkeypatch):
-    monkeypatch.setattr(chart, "POINTS", 3)
-    monkeypatch.setattr(html, "POINTS", 3)
+    monkeypatch.setattr(report_history, "POINTS", 3)
+    monkeypatch.setattr(report_history, "POINTS", 3)
     long = history(
         (1.0, 2.0, 3.0, 4.0, 5.0), [ChangePoint(1, 1.0, (1.0, 1.0), 1.0), ChangePoint(3, 0.3, (0.3, 0.3), 1.0)]
     )
@@ -244,7 +243,7 @@ def test_names_of_others_are_text(tmp_path):
     assert not [tag for tag, _ in page.tags if tag == "img"]
     assert "\x1b" not in text
     assert "\u202e" not in text
-    printed = terminal.page([bad], 100)
+    printed = report_history.page([bad], 100)
     assert "\x1b" not in printed
     assert "\u202e" not in printed
     assert "\x1b" not in to_csv([bad])
@@ -257,4 +256,4 @@ def test_odd_values_can_be_drawn(values, tmp_path):
     for tag, each in page.tags:
         if tag == "circle":
             assert 0 <= float(each["cy"]) <= 260
-    terminal.page([odd], 80)
+    report_history.page([odd], 80)

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_perfdl.report.scaling.plot import HEIGHT, WIDTH, PlottedLine, PlottedSide, inline, plot
+from pytest_perfdl.report.scaling import HEIGHT, WIDTH, PlottedLine, PlottedSide, inline, plot
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINE = PlottedLine([2.0, 16.0], [2e6, 9e6], [1e6, 8e6], [3e6, 10e6])

@@ -8,12 +8,12 @@ import shutil
 import pytest
 
 from pytest_perfdl.analysis.ranks import activity, compare
-from pytest_perfdl.analysis.ranks.timeline import CLASSES, NOTHING, timeline
+from pytest_perfdl.analysis.ranks.meetings import CLASSES, NOTHING, timeline
 from pytest_perfdl.cli import main
+from pytest_perfdl.report.ranks import TELLING, telling, wait_table
 from pytest_perfdl.report.trace import chrome, terminal
-from pytest_perfdl.report.trace.rank_chart import chosen_steps, rank_chart
+from pytest_perfdl.report.trace.html import chosen_steps, rank_chart
 from pytest_perfdl.report.trace.ranks import bucket_names, reported, verdict, waits_per_step
-from pytest_perfdl.report.waits import TELLING, telling, wait_table
 from pytest_perfdl.trace import read
 from unit.report.importer import problems
 from unit.report.trace.jobs import write_job

@@ -1,7 +1,7 @@
 """Advice in words: with the trust, and with the memory where it changes."""
 
+from pytest_perfdl.report.advice import advice_lines, sentences
 from pytest_perfdl.report.whatif import Answers
-from pytest_perfdl.report.whatif.advice import advice_lines, sentences
 from pytest_perfdl.whatif import Prediction
 from pytest_perfdl.whatif.advice import Advice
 from pytest_perfdl.whatif.predict import Base

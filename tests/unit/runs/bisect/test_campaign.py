@@ -7,7 +7,7 @@ import pytest
 from pytest_perfdl.model.errors import RunFailed
 from pytest_perfdl.runs.bisect.answers import to_json
 from pytest_perfdl.runs.bisect.campaign import CommitSearch
-from pytest_perfdl.runs.bisect.prior import mixed
+from pytest_perfdl.runs.bisect.posterior import mixed
 from pytest_perfdl.runs.bisect.search import Options
 from unit.runs.bisect.simulated import Simulated, made_up, stepped
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pytest_perfdl.runs.bisect.culprit_set import culprit_set
+from pytest_perfdl.runs.bisect.posterior import culprit_set
 
 NAMES = tuple("abcdefgh")
 

@@ -11,11 +11,10 @@ from plugin.project import Project, environment
 
 from pytest_perfdl.model.errors import RunFailed
 from pytest_perfdl.runs.bisect.answers import to_json
+from pytest_perfdl.runs.bisect.child import MixtureChild, report_folder
 from pytest_perfdl.runs.bisect.environments import EnvironmentSearch
 from pytest_perfdl.runs.bisect.measurements import Measurement, Request
-from pytest_perfdl.runs.bisect.mixture_child import MixtureChild
 from pytest_perfdl.runs.bisect.mixtures import NEW, Environments
-from pytest_perfdl.runs.bisect.pytest_run import report_folder
 from pytest_perfdl.runs.bisect.search import Options
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 from pytest_perfdl.workers.interpreter import Distribution, Interpreter

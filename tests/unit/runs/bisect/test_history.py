@@ -7,7 +7,7 @@ import pytest
 from pytest_perfdl.model.errors import HistoryError
 from pytest_perfdl.runs.bisect import history
 from pytest_perfdl.runs.bisect.history import WORKING_TREE, read_history, undone, working_tree_state
-from pytest_perfdl.runs.bisect.prior import Blamed, prior_of
+from pytest_perfdl.runs.bisect.posterior import Blamed, prior_of
 
 STEP = "def step():\n    return {}\n\n\ndef other():\n    return {}\n"
 

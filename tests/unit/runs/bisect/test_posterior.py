@@ -6,8 +6,7 @@ import random
 import pytest
 
 from pytest_perfdl.runs.bisect.campaign import CommitSearch
-from pytest_perfdl.runs.bisect.posterior import CLIP, EXACT, Posterior, odds_of_rounds, uniform
-from pytest_perfdl.runs.bisect.prior import UNIFORM, mixed
+from pytest_perfdl.runs.bisect.posterior import CLIP, EXACT, UNIFORM, Posterior, mixed, odds_of_rounds, uniform
 from pytest_perfdl.runs.bisect.search import Options
 from unit.runs.bisect.simulated import Simulated, made_up, stepped
 

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_perfdl.baseline import layout
+from pytest_perfdl.baseline import files
 from pytest_perfdl.baseline.text import dump
 from pytest_perfdl.model.record import Call, Finding, Key, MeasurementPlan, Occasion, Record, Row, Series
 from pytest_perfdl.model.record_json import to_json
@@ -82,7 +82,7 @@ class Repository:
         return done.stdout.strip()
 
     def path(self, one):
-        return layout.baseline_path(self.project / "baselines", one.key.slug, one.test)
+        return files.baseline_path(self.project / "baselines", one.key.slug, one.test)
 
     def write(self, *records, note=None):
         for one in records:

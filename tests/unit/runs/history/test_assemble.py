@@ -7,8 +7,7 @@ import pytest
 
 from pytest_perfdl.baseline.text import dump
 from pytest_perfdl.model.record import Key
-from pytest_perfdl.runs.history.assemble import ALL, histories, mean
-from pytest_perfdl.runs.history.measurements import Measured, of_baseline, of_run
+from pytest_perfdl.runs.history import ALL, Measured, histories, mean, of_baseline, of_run
 from unit.runs.history.records import CONTEXT, TEST, paired, record, run_file
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_perfdl.model.errors import HistoryError
 from pytest_perfdl.model.record import Key
-from pytest_perfdl.runs.history import committed
+from pytest_perfdl.runs import history
 from pytest_perfdl.system.git import blobs
 from unit.runs.history.records import TEST, Repository, record
 
@@ -19,7 +19,7 @@ def repository(tmp_path):
 
 def read(repository, folder="baselines"):
     skipped = []
-    found = list(committed.measurements(repository.project, folder, skipped.append))
+    found = list(history.measurements(repository.project, folder, skipped.append))
     return found, skipped
 
 
@@ -89,7 +89,7 @@ def test_what_is_not_committed_comes_last(repository):
     repository.commit("One", record(4e7))
     repository.write(record(5e7), record(1e7, key=Key("cpu-b", {})))
     found, _ = read(repository)
-    assert [(each.commit == committed.WORKING_TREE, each.machine_id) for each in found] == [
+    assert [(each.commit == history.WORKING_TREE, each.machine_id) for each in found] == [
         (False, "cpu-a"), (True, "cpu-a"), (True, "cpu-b"),
     ]  # fmt: skip
     assert found[1].date == "2026-05-02T10:00:00Z"
@@ -148,7 +148,7 @@ def test_a_file_that_is_too_large_is_skipped_and_the_next_one_read(repository, m
     repository.path(record()).write_bytes(b" " * 5000 + repository.path(record()).read_bytes())
     repository.commit("Large")
     repository.commit("Small", record(5e7))
-    monkeypatch.setattr(committed, "LIMIT", 4096)
+    monkeypatch.setattr(history, "LIMIT", 4096)
     found, (line,) = read(repository)
     assert [each.subject for each in found] == ["One", "Small"]
     assert "larger than 4 KiB" in line
@@ -165,7 +165,7 @@ def test_a_shallow_clone_is_said_to_be_one(repository, tmp_path):
     clone = tmp_path / "clone"
     repository.git("clone", "-q", "--depth", "1", f"file://{repository.root}", str(clone))
     lines = []
-    found = list(committed.measurements(clone, "baselines", lines.append))
+    found = list(history.measurements(clone, "baselines", lines.append))
     assert [each.subject for each in found] == ["Two"]
     assert lines == ["this is a shallow clone, which lacks older commits: run git fetch --unshallow first"]
 
@@ -173,7 +173,7 @@ def test_a_shallow_clone_is_said_to_be_one(repository, tmp_path):
 def test_no_repository_and_a_folder_elsewhere(tmp_path, repository):
     said = r"no git repository: name run files instead \(perfdl history --runs FOLDER\)"
     with pytest.raises(HistoryError, match=said):
-        list(committed.measurements(tmp_path, "baselines", print))
+        list(history.measurements(tmp_path, "baselines", print))
     with pytest.raises(HistoryError, match=r"is not in the git repository .*: set the folder with --dir"):
         read(repository, str(tmp_path / "elsewhere"))
 
@@ -186,7 +186,7 @@ def test_without_a_commit_there_are_the_files(tmp_path):
     made.root = made.project = root
     made.write(record(), record(test="tests/a.py::test_a"))
     made.git("add", str(made.path(record())))
-    assert [each.commit for each in read(made)[0]] == [committed.WORKING_TREE] * 2
+    assert [each.commit for each in read(made)[0]] == [history.WORKING_TREE] * 2
 
 
 def test_objects_that_are_missing_are_none(repository):

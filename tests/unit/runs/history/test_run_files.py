@@ -7,8 +7,8 @@ import pytest
 
 from pytest_perfdl.model.errors import HistoryError
 from pytest_perfdl.model.record import INJECTED
-from pytest_perfdl.runs.history import run_files
-from pytest_perfdl.runs.history.assemble import histories
+from pytest_perfdl.runs import run_files
+from pytest_perfdl.runs.history import histories
 from unit.runs.history.records import invalid, paired, record, run_file, write
 
 

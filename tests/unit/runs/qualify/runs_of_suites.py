@@ -1,6 +1,6 @@
 """Runs of a suite, made from a few words."""
 
-from pytest_perfdl.runs.qualify.outcomes import Case, Metric, Outcome
+from pytest_perfdl.runs.qualify import Case, Metric, Outcome
 
 
 def case_of(verdict="unchanged", name="a.py::test_a", *, basis="paired", effect=0.0, compared=True, **metrics):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from pytest_perfdl.runs.qualify.campaign import next_run, runs_left, seconds_left
+from pytest_perfdl.runs.qualify import next_run, runs_left, seconds_left
 from unit.runs.qualify.runs_of_suites import outcome
 
 WANTED = {0.0: 6, 0.05: 3, 0.1: 3}

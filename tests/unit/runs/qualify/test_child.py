@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.model.errors import RunFailed
-from pytest_perfdl.runs.qualify import child
-from pytest_perfdl.runs.qualify.child import command, run_suite
+from pytest_perfdl.runs import qualify
+from pytest_perfdl.runs.qualify import command, run_suite
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
 from unit.runs.qualify.runs_of_suites import case_in_file, run_file
 
@@ -34,7 +34,7 @@ def pytest_that(monkeypatch):
         def words(arguments, share, scratch, **rest):
             return sys.executable, "-c", ENDS, str(scratch), text, str(code), said
 
-        monkeypatch.setattr(child, "command", words)
+        monkeypatch.setattr(qualify, "command", words)
 
     return ends
 
@@ -127,7 +127,7 @@ def test_ctrl_c_ends_pytest_too(monkeypatch, tmp_path):
         "try:\n    pathlib.Path(sys.argv[1]).touch()\n    time.sleep(60)\n"
         "except KeyboardInterrupt:\n    pathlib.Path(sys.argv[2]).touch()\n"
     )
-    monkeypatch.setattr(child, "command", lambda *_, **__: (sys.executable, "-c", waits, *map(str, marks)))
+    monkeypatch.setattr(qualify, "command", lambda *_, **__: (sys.executable, "-c", waits, *map(str, marks)))
     main = threading.main_thread().ident
 
     def interrupt():

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_perfdl.model.errors import OutcomeError
-from pytest_perfdl.runs.qualify.outcomes import outcome_of
+from pytest_perfdl.runs.qualify import outcome_of
 from unit.runs.qualify.runs_of_suites import case_in_file, metric, run_file
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_perfdl.runs.qualify.summary import TOGETHER, ini_lines, summarize
-from pytest_perfdl.stats.bounds import Rate
+from pytest_perfdl.runs.qualify import TOGETHER, ini_lines, summarize
+from pytest_perfdl.stats.quantiles import Rate
 from unit.runs.qualify.runs_of_suites import case_of, outcome
 
 A, B = "a.py::test_a", "b.py::test_b"

@@ -9,7 +9,7 @@ from making import COMMIT, CONTEXT, counted, record, timed
 from pytest_perfdl.model.record import Code
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
-from pytest_perfdl.runs.refresh.measured import Measured
+from pytest_perfdl.runs.refresh import Measured
 
 TEST = "tests/perf/test_gpt.py::test_step"
 BASE_NS = 10_000_000

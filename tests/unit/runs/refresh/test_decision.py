@@ -8,8 +8,7 @@ from pytest_perfdl.judge.log_ratios import mean
 from pytest_perfdl.model.record import INJECTED, Code, Finding
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.verdict import SAME_CODE
-from pytest_perfdl.runs.refresh.decision import decide
-from pytest_perfdl.runs.refresh.measured import of_runs
+from pytest_perfdl.runs.refresh import decide, of_runs
 from unit.report import runs as made
 from unit.runs.refresh.nights import BASE_NS, NEW, OLD, STORED, UPGRADED, metric, night, of
 

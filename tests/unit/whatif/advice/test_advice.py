@@ -4,8 +4,7 @@ import pytest
 
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import Select, task_graph
-from pytest_perfdl.whatif.advice import advise, notes
-from pytest_perfdl.whatif.advice.advice import EXAMPLES
+from pytest_perfdl.whatif.advice import EXAMPLES, advise, notes
 from pytest_perfdl.whatif.transform import Context
 from unit.trace.chrome import corpus_file, kernel, launch, step, trace, x
 from unit.whatif.training import context, device_training, host_training

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from pytest_perfdl.analysis.account.accounts import profile_tables
 from pytest_perfdl.analysis.account.parts import step_parts
-from pytest_perfdl.analysis.account.step_account import profile_tables
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.trace import read
 from unit.analysis.generated import traces

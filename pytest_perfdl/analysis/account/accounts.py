@@ -1,0 +1,543 @@
+"""Where the time of a step goes: closed accounts of its window, on the device and on the host, and its operators."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_perfdl.analysis.account.transfers import copies
+from pytest_perfdl.analysis.events.communication import communication_kernels, covered, waits_for_collectives
+from pytest_perfdl.analysis.events.device_record import carried_over, device_steps
+from pytest_perfdl.analysis.events.intervals import Intervals, Steps
+from pytest_perfdl.analysis.events.launches import Launches, kernel_launch_rows, launches
+from pytest_perfdl.analysis.events.nesting import Ownership, ownership, threads_of
+from pytest_perfdl.analysis.events.operators import operator_args, operator_time
+from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.threads import (
+    Thread,
+    backward_rows,
+    input_rows,
+    on_thread,
+    operator_threads,
+    optimizer_rows,
+    thread_of,
+)
+from pytest_perfdl.model.record import ProfiledRow
+from pytest_perfdl.trace.model import I32, I64, LAUNCH_CATEGORIES, Category, Rows, Trace, once
+
+# Where a step's window goes on the device: computing, exposed communication and copies, and idle by cause.
+
+
+_BLOCKING = re.compile(
+    r"(cuda|hip)(Device|Stream|Event)Synchronize|(cu|hip)(Ctx|Stream|Event)Synchronize"
+    r"|urQueueFinish$|urEventWait$"
+    r"|(cuda|hip)Memcpy(WithStream|2D)?$|cuMemcpy(HtoD|DtoH|DtoD)(_v2)?$"
+    r"|aten::(item|_local_scalar_dense|is_nonzero)$"
+)
+"""Calls that return only when the device has caught up, and operators that consist of one."""
+
+BUSY_CLASSES = ("compute", "exposed communication", "exposed copies")
+IDLE_CLASSES = (
+    "launch latency",
+    "input",
+    "synchronization",
+    "operator overhead",
+    "Python and host",
+    "device wait",
+    "unattributed",
+)
+
+
+def device_accounts(trace: Trace, steps: Steps, joined: Launches) -> tuple[Mapping[str, int], ...]:
+    """Nanoseconds of each class in each window without its setup; the classes of a window add up to it exactly.
+
+    With U the union over all streams and devices: compute |U(compute)|; exposed communication
+    |U(comm) minus U(compute)|; exposed copies |U(copies) minus U(compute) minus U(comm)|, memsets included; idle is the
+    rest. An idle interval [a, b) ends with the event that starts at b, whose launching call starts at s on host
+    thread h. With s < a it is *device wait*. Otherwise [s, b) is *launch latency*, and [a, s) goes by what h
+    did: *input* in a DataLoader annotation, else *synchronization* in a blocking call, else *operator overhead*
+    in any operator or call, else *Python and host*. Idle time that no event ends inside the window, or whose
+    launch is not known, is *unattributed*.
+    """
+    is_communication = communication_kernels(trace)[joined.device]
+    is_kernel = trace.category[joined.device] == Category.KERNEL
+    compute = covered(trace, joined.device[is_kernel & ~is_communication])
+    kernels = covered(trace, joined.device[is_kernel])
+    busy = covered(trace, joined.device)
+    pieces = _pieces(steps)
+    within = [intervals.within(pieces.start, pieces.end) for intervals in (compute, kernels, busy)]
+    busy_ns = np.diff(within, axis=0, prepend=0)
+    idle = idle_time(trace, steps, joined)
+    columns = [
+        *(_by_window(pieces.window, ns, len(steps.windows)) for ns in busy_ns),
+        *(_by_window(idle.window, ns, len(steps.windows)) for ns in idle.by_cause.values()),
+    ]
+    names = (*BUSY_CLASSES, *IDLE_CLASSES)
+    return tuple(dict(zip(names, account, strict=True)) for account in zip(*columns, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IdleTime:
+    """The idle intervals of all windows: columns of equal length."""
+
+    start: I64
+    end: I64
+    window: Rows
+    call: Rows
+    """Row of the call that launched what ends each one; -1 for none."""
+    by_cause: Mapping[str, I64]
+    """Nanoseconds of each class of `IDLE_CLASSES`."""
+
+
+@once
+def idle_time(trace: Trace, steps: Steps, joined: Launches) -> IdleTime:
+    """When nothing runs on any device, by cause: see `device_accounts`."""
+    idle = _idle(_pieces(steps), covered(trace, joined.device))
+    call = _launching_call(trace, joined, idle.end)
+    ends = np.array([window.end for window in steps.windows], dtype=np.int64)
+    call[idle.end >= ends[idle.window]] = -1
+    causes = _explain(trace, idle.start, idle.end, call)
+    return IdleTime(idle.start, idle.end, idle.window, call, dict(zip(IDLE_CLASSES, causes, strict=True)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pieces:
+    """Disjoint intervals by time, each of one window: columns of equal length."""
+
+    start: I64
+    end: I64
+    window: Rows
+
+
+def _by_window(window: Rows, ns: I64, windows: int) -> list[int]:
+    total = np.zeros(windows, dtype=np.int64)
+    np.add.at(total, window, ns)
+    found: list[int] = total.tolist()
+    return found
+
+
+def _pieces(steps: Steps) -> _Pieces:
+    """The windows without their setup."""
+    times = [steps.window_time(index) for index in range(len(steps.windows))]
+    return _Pieces(
+        np.concatenate([np.empty(0, dtype=np.int64), *(time.start for time in times)]),
+        np.concatenate([np.empty(0, dtype=np.int64), *(time.end for time in times)]),
+        np.repeat(np.arange(len(times)), np.array([len(time) for time in times], dtype=np.intp)),
+    )
+
+
+def _idle(pieces: _Pieces, busy: Intervals) -> _Pieces:
+    """The maximal intervals of each piece in which nothing runs."""
+    limits = np.iinfo(np.int64)
+    gap_start = np.concatenate(([limits.min], busy.end))
+    gap_end = np.concatenate((busy.start, [limits.max]))
+    first = np.searchsorted(gap_end, pieces.start, side="right")
+    count = np.searchsorted(gap_start, pieces.end, side="left") - first
+    piece = np.repeat(np.arange(len(count)), count)
+    gap = np.arange(len(piece)) + np.repeat(first - (np.cumsum(count) - count), count)
+    start = np.maximum(gap_start[gap], pieces.start[piece])
+    return _Pieces(start, np.minimum(gap_end[gap], pieces.end[piece]), pieces.window[piece])
+
+
+def _launching_call(trace: Trace, joined: Launches, starts: I64) -> Rows:
+    """Launching call of the device event that starts at each moment, -1 for none; of several the one first launched."""
+    began = trace.start[joined.device]
+    launched = np.where(joined.linked, trace.start[joined.call], np.iinfo(np.int64).max)
+    order = np.lexsort((launched, began))
+    call = np.full(len(starts), -1, dtype=np.intp)
+    place = np.searchsorted(began[order], starts)
+    some = place < len(order)
+    some[some] = began[order[place[some]]] == starts[some]
+    call[some] = joined.call[order[place[some]]]
+    return call
+
+
+def _explain(trace: Trace, opens: I64, closes: I64, call: Rows) -> list[I64]:
+    """Nanoseconds of each idle interval by cause, in the order of `IDLE_CLASSES`; `call` launched what ends it."""
+    length = closes - opens
+    launched = np.where(call >= 0, np.minimum(trace.start[call], closes), opens)
+    late = (call >= 0) & (launched >= opens)
+    latency = np.where(late, closes - launched, 0)
+    waiting, blocked, busy = (np.zeros(len(opens), dtype=np.int64) for _ in range(3))
+    host = _Host(trace)
+    asked = np.flatnonzero(late)
+    for pid, tid, own in threads_of(trace.pid[call[asked]], trace.tid[call[asked]]):
+        at = asked[own]
+        for total, cause in zip((waiting, blocked, busy), host.causes((pid, tid)), strict=True):
+            total[at] = cause.within(opens[at], launched[at])
+    python = np.where(late, length - latency - waiting - blocked - busy, 0)
+    device_wait = np.where((call >= 0) & ~late, length, 0)
+    return [latency, waiting, blocked, busy, python, device_wait, np.where(call < 0, length, 0)]
+
+
+class _Host:
+    """What each host thread did."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.busy = trace.rows(Category.CPU_OP, *LAUNCH_CATEGORIES)
+        self.blocking = trace.matching(_BLOCKING.match, self.busy)
+        self.input = input_rows(trace)
+
+    def causes(self, thread: Thread) -> tuple[Intervals, Intervals, Intervals]:
+        """When a thread waited for input, was blocked otherwise, and was in any other operator or call."""
+        waiting, blocking, busy = (
+            covered(self.trace, on_thread(self.trace, rows, thread)) for rows in (self.input, self.blocking, self.busy)
+        )
+        return waiting, blocking.difference(waiting), busy.difference(blocking.union(waiting))
+
+
+# Where a step's time goes on a trace without device events: operators by class, input, communication, the rest.
+
+
+OPERATOR_CLASSES = ("forward", "backward", "optimizer", "copies")
+HOST_IDLE_CLASSES = ("input", "communication", "Python and host")
+
+COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
+"""Operators that move data themselves; `aten::to`, `aten::clone` and `aten::contiguous` call one of them."""
+
+
+def host_accounts(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
+    """Nanoseconds of each class in each step, on the step thread's timeline; they add up to `host_ns` exactly.
+
+    *Input* is time inside a DataLoader's `__next__` or `perfdl.data_wait`, operators in it included. *Communication* is
+    where the thread waits for collectives (`waits_for_collectives`), be it inside a frame of the autograd engine. Other
+    time inside operators is *copies* where the operator moves data, else *optimizer* inside `Optimizer.step` or
+    `zero_grad`, else *backward* under an operator of the autograd engine, else *forward*. What is left is *Python and
+    host*.
+    """
+    if not steps.windows:
+        return ()
+    thread = thread_of(steps.windows[0])
+
+    def own(rows: Rows) -> Intervals:
+        return covered(trace, on_thread(trace, rows, thread))
+
+    operators = trace.rows(Category.CPU_OP)
+    waiting = own(input_rows(trace))
+    communicating = waits_for_collectives(trace, thread)
+    busy = own(operators).difference(waiting).difference(communicating)
+    copying = own(_named(trace, operators, lambda name: name in COPIES)).intersection(busy)
+    updating = own(optimizer_rows(trace)).intersection(busy)
+    backward = own(backward_rows(trace)).intersection(busy)
+    classes = {
+        "forward": busy.difference(backward).difference(updating).difference(copying),
+        "backward": backward.difference(updating).difference(copying),
+        "optimizer": updating.difference(copying),
+        "copies": copying,
+        "input": waiting,
+        "communication": communicating,
+    }
+    starts = np.array([window.host_start for window in steps.windows], dtype=np.int64)
+    ends = np.array([window.host_end for window in steps.windows], dtype=np.int64)
+    found = {name: own.difference(steps.setup).within(starts, ends).tolist() for name, own in classes.items()}
+    accounts = []
+    for index, window in enumerate(steps.windows):
+        account = {name: times[index] for name, times in found.items()}
+        account["Python and host"] = window.host_ns - sum(account.values())
+        accounts.append(account)
+    return tuple(accounts)
+
+
+def _named(trace: Trace, rows: Rows, wanted: Callable[[str], bool]) -> Rows:
+    return trace.matching(wanted, rows)
+
+
+# Operators of each step: how many, which in which order, and their self time on the host.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThreadOperators:
+    """The operators of one thread that start inside a step, and the self time of its operators.
+
+    Time inside an input annotation of the thread belongs to the input, not to the operators that run in it, and time in
+    which the thread waits for collectives to communication, not to the operator that it waits in.
+    """
+
+    names: tuple[Mapping[str, int], ...]
+    """How often each operator starts in each step."""
+    digests: tuple[str, ...]
+    """Digest of the sequence of (name, shapes) of each step, outside the input."""
+    self_ns: Mapping[str, int]
+    """Self time by operator, clipped to the steps and summed over them."""
+    step_self_ns: tuple[int, ...]
+    """Self time of all operators in each step."""
+    overlapping: int
+    """Operators of the thread that began inside another and ended after it."""
+
+
+def thread_operators(trace: Trace, steps: Steps, thread: Thread) -> ThreadOperators:
+    """Count and time the operators of one thread inside the steps' time on the host.
+
+    Annotations (ProfilerStep, record_function ranges, `Optimizer.step#...`) are not operators and take no time.
+    Where operators overlap without nesting, a moment belongs to the one that started last (see `ownership`).
+    """
+    none: I64 = np.zeros(0, dtype=np.int64)
+    rows, owned = operator_time(trace).get(thread) or (none, ownership(none, none))
+    start = trace.start[rows]
+    waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
+    step = steps.of_host_time(start)
+    works = ~waiting.contains(start)
+    time, per_step = _time_in_steps(owned, steps, waiting.union(waits_for_collectives(trace, thread)))
+    return ThreadOperators(
+        names=_names(trace, rows, step, len(steps.windows)),
+        digests=_digests(trace, rows[works], step[works], len(steps.windows)),
+        self_ns=_by_name(trace, rows[owned.owner], time),
+        step_self_ns=per_step,
+        overlapping=owned.overlapping,
+    )
+
+
+def _time_in_steps(owned: Ownership, steps: Steps, waiting: Intervals) -> tuple[I64, tuple[int, ...]]:
+    """Nanoseconds of each piece in which the thread does not wait, in the steps, and their sum by step."""
+    time = np.zeros(len(owned.owner), dtype=np.int64)
+    per_step = []
+    for index, window in enumerate(steps.windows):
+        first = np.searchsorted(owned.end, window.host_start, side="right")
+        last = np.searchsorted(owned.start, window.host_end)
+        own = slice(int(first), max(int(first), int(last)))
+        inside = steps.host_time(index).difference(waiting).within(owned.start[own], owned.end[own])
+        time[own] += inside
+        per_step.append(int(inside.sum()))
+    return time, tuple(per_step)
+
+
+def _names(trace: Trace, rows: Rows, step: Rows, steps: int) -> tuple[Mapping[str, int], ...]:
+    """How often each name occurs in each step, in the order of first occurrence."""
+    found: list[Mapping[str, int]] = []
+    for index in range(steps):
+        names = trace.name[rows[step == index]]
+        counts = np.bincount(names, minlength=len(trace.names))
+        found.append(Counter({trace.names[name]: int(counts[name]) for name in _first_seen(names)}))
+    return tuple(found)
+
+
+def _by_name(trace: Trace, rows: Rows, time: I64) -> Mapping[str, int]:
+    """Sums of `time` by the names of `rows`, in the order of first occurrence."""
+    names = trace.name[rows]
+    totals = np.zeros(len(trace.names), dtype=np.int64)
+    np.add.at(totals, names, time)
+    return Counter({trace.names[name]: int(totals[name]) for name in _first_seen(names)})
+
+
+def _first_seen(names: I32) -> list[int]:
+    """Distinct values, by where each one first occurs."""
+    first = np.full(int(names.max()) + 1 if len(names) else 0, -1, dtype=np.intp)
+    first[names[::-1]] = np.arange(len(names) - 1, -1, -1)
+    seen = np.flatnonzero(first >= 0)
+    return [int(name) for name in seen[np.argsort(first[seen])]]
+
+
+def _digests(trace: Trace, rows: Rows, step: Rows, steps: int) -> tuple[str, ...]:
+    """Digest of the sequence of (name, shapes) in each step; rows come by time, -1 for those outside the steps."""
+    rows, step = rows[step >= 0], step[step >= 0]
+    args = operator_args(trace)
+    calls = args.call[rows]
+    texts = dict.fromkeys(calls.tolist(), b"")
+    for call in texts:
+        name, dims = args.calls[call]
+        texts[call] = b"%b\0%b\n" % (trace.names[name].encode(), b"".join(dims.split()))
+    bounds = np.searchsorted(step, np.arange(steps + 1)).tolist()
+    return tuple(
+        hashlib.blake2b(b"".join(map(texts.__getitem__, calls[first:last].tolist())), digest_size=8).hexdigest()
+        for first, last in itertools.pairwise(bounds)
+    )
+
+
+# What a step's time is made of: operators, kernels and classes of idle time, as one closed account.
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """What a measurement must look at before it believes its figures. Counts are over the whole trace."""
+
+    device_events: int
+    unlinked: int
+    """Device events whose launching call is not in the trace."""
+    carry_over: int
+    """Device events launched before the first step began; they count in no step."""
+    zero_duration: int
+    """Device events without a duration, as whole microseconds (before 2024) make of short kernels."""
+    overlapping_operators: int
+    """Operators that began inside another on their thread and ended after it."""
+    other_operators: int
+    """Operators in the steps that ran on threads that are neither the step's nor the autograd engine's."""
+
+    @property
+    def zero_duration_share(self) -> float:
+        """Share of the device events that have no duration, 0 to 1."""
+        return self.zero_duration / self.device_events if self.device_events else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileTables:
+    """The profiled steps of one trace; per-step tuples are in the order of the steps."""
+
+    steps: int
+    numbers: tuple[int, ...]
+    """N of each `ProfilerStep#N`."""
+    on_device: bool
+    """Whether the trace has device events: decides what `step_ns`, `rows` and `account` mean."""
+    step_ns: tuple[int, ...]
+    """`host_ns` of each step on CPU-only traces, `window_ns` with device events (see `step_windows`)."""
+    rows: tuple[ProfiledRow, ...]
+    """By kind, then the longest first, then by name. Rows of idle classes without time are left out."""
+    accounts: tuple[Mapping[str, int], ...]
+    """Nanoseconds of each class in each step; the classes of a step add up to its `step_ns` exactly."""
+    op_counts: tuple[int, ...]
+    kernel_counts: tuple[int, ...]
+    """Kernels launched in each step, copies and memsets not included."""
+    launch_counts: tuple[int, ...]
+    """Calls that launch kernels or graphs in each step."""
+    op_names: tuple[Mapping[str, int], ...]
+    """How often each operator starts in each step."""
+    step_signatures: tuple[str, ...]
+    """Digest of each step's ordered (operator, shapes): equal steps do equal work.
+
+    Operators in input annotations are left out: what a DataLoader with workers runs depends on their timing.
+    """
+    device_busy_ns: tuple[int, ...]
+    """|U(all device events)| in each window."""
+    h2d_bytes: tuple[int, ...]
+    """Bytes copied from the host to the device by each step."""
+    integrity: Integrity
+
+    @property
+    def account(self) -> Mapping[str, int]:
+        """Nanoseconds of each class over all steps; adds up to the sum of `step_ns` exactly."""
+        names = self.accounts[0] if self.accounts else ()
+        return {name: sum(account[name] for account in self.accounts) for name in names}
+
+
+@once
+def profile_tables(trace: Trace) -> ProfileTables:
+    """Account for the steps of a trace.
+
+    *CPU-only*: `accounts` and the idle rows are the host's (see `host_accounts`), and operator rows carry self
+    time on the step's thread. The rows of kind operator and idle add up to the sum of `step_ns` to the nanosecond.
+
+    *With device events*: `accounts` and the idle rows are the device's (see `device_accounts`); operator rows
+    carry self time on the step's thread and the autograd engine's threads, kernel rows sums of durations of what
+    was launched in the steps. Those overlap one another, so it is `accounts`, not `rows`, that add up.
+
+    Operators are counted on the step's and the engine's threads, in input annotations too. What lies in a
+    `perfdl.setup` annotation is part of no step. A trace without any event yields zero steps.
+    """
+    joined = launches(trace)
+    steps = steps_of(trace, joined)
+    windows = steps.windows
+    on_device = len(joined.device) > 0
+    threads = operator_threads(trace, thread_of(windows[0])) if windows else []
+    found = [thread_operators(trace, steps, thread) for thread in threads]
+    device_step = device_steps(trace, steps, joined)
+    accounts = device_accounts(trace, steps, joined) if on_device else host_accounts(trace, steps)
+    idle = Counter[str]()
+    for account in accounts:
+        idle.update({name: account[name] for name in (IDLE_CLASSES if on_device else HOST_IDLE_CLASSES)})
+    rows = [
+        *_operator_rows(found, timed=found if on_device else found[:1]),
+        *_kernel_rows(trace, joined, device_step),
+        *(ProfiledRow("idle", name, 0, ns) for name, ns in idle.items() if ns),
+    ]
+    kinds = ("operator", "kernel", "idle")
+    is_kernel = trace.category[joined.device] == Category.KERNEL
+    calls = steps.of_host_time(trace.start[kernel_launch_rows(trace)])
+    names = _joined_names(found, len(windows))
+    return ProfileTables(
+        steps=len(windows),
+        numbers=tuple(window.number for window in windows),
+        on_device=on_device,
+        step_ns=tuple(window.window_ns for window in windows),
+        rows=tuple(sorted(rows, key=lambda row: (kinds.index(row.kind), -row.ns, row.name))),
+        accounts=accounts,
+        op_counts=tuple(sum(step.values()) for step in names),
+        kernel_counts=_histogram(device_step[is_kernel], len(windows)),
+        launch_counts=_histogram(calls, len(windows)),
+        op_names=names,
+        step_signatures=_signatures(found, len(windows)),
+        device_busy_ns=_busy(trace, joined, steps),
+        h2d_bytes=copies(trace).h2d_bytes,
+        integrity=_integrity(trace, steps, joined, found, names),
+    )
+
+
+def _operator_rows(found: list[ThreadOperators], timed: list[ThreadOperators]) -> list[ProfiledRow]:
+    counts: Counter[str] = Counter()
+    for thread in found:
+        for step in thread.names:
+            counts.update(step)
+    totals: Counter[str] = Counter()
+    for thread in timed:
+        totals.update(thread.self_ns)
+    return [
+        ProfiledRow("operator", name, counts[name], totals[name])
+        for name in {**counts, **totals}
+        if counts[name] or totals[name]
+    ]
+
+
+def _kernel_rows(trace: Trace, joined: Launches, device_step: Rows) -> list[ProfiledRow]:
+    rows = joined.device[device_step >= 0]
+    names = trace.name[rows]
+    counts = np.bincount(names, minlength=len(trace.names))
+    totals = np.zeros(len(trace.names), dtype=np.int64)
+    np.add.at(totals, names, trace.duration[rows])
+    return [
+        ProfiledRow("kernel", trace.names[name], int(counts[name]), int(totals[name]))
+        for name in np.unique(names).tolist()
+    ]
+
+
+def _joined_names(found: list[ThreadOperators], steps: int) -> tuple[Mapping[str, int], ...]:
+    names: list[Counter[str]] = [Counter() for _ in range(steps)]
+    for thread in found:
+        for step, counts in zip(names, thread.names, strict=True):
+            step.update(counts)
+    return tuple(names)
+
+
+def _signatures(found: list[ThreadOperators], steps: int) -> tuple[str, ...]:
+    """The step thread's sequence, then the engine threads' in a fixed order: which thread is first may vary."""
+    signatures = []
+    for step in range(steps):
+        own, *engine = (thread.digests[step] for thread in found)
+        signatures.append(hashlib.blake2b("".join((own, *sorted(engine))).encode(), digest_size=8).hexdigest())
+    return tuple(signatures)
+
+
+def _busy(trace: Trace, joined: Launches, steps: Steps) -> tuple[int, ...]:
+    starts = np.array([window.start for window in steps.windows], dtype=np.int64)
+    ends = np.array([window.end for window in steps.windows], dtype=np.int64)
+    return tuple(covered(trace, joined.device).difference(steps.setup).within(starts, ends).tolist())
+
+
+def _histogram(step: Rows, steps: int) -> tuple[int, ...]:
+    return tuple(np.bincount(step[step >= 0], minlength=steps).tolist())
+
+
+def _integrity(
+    trace: Trace,
+    steps: Steps,
+    joined: Launches,
+    found: list[ThreadOperators],
+    names: tuple[Mapping[str, int], ...],
+) -> Integrity:
+    operators = trace.rows(Category.CPU_OP)
+    in_steps = int(np.count_nonzero(steps.of_host_time(trace.start[operators]) >= 0))
+    carried = carried_over(trace, joined)
+    if steps.windows:
+        carried = carried | joined.linked & (trace.start[joined.call] < steps.windows[0].host_start)
+    return Integrity(
+        device_events=len(joined.device),
+        unlinked=int(np.count_nonzero(~joined.linked)),
+        carry_over=int(np.count_nonzero(carried)),
+        zero_duration=int(np.count_nonzero(trace.duration[joined.device] == 0)),
+        overlapping_operators=sum(thread.overlapping for thread in found),
+        other_operators=in_steps - sum(sum(step.values()) for step in names),
+    )

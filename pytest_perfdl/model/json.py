@@ -1,6 +1,7 @@
 """JSON: values as plain data, and the schemas of their forms.
 
-Dataclasses that are written field by field have derived forms; the other forms are classes next to their writers.
+Dataclasses that are written field by field have derived forms; the other forms are classes next to their writers, which
+fill them.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
+
+F = TypeVar("F", bound=msgspec.Struct)
 
 
 def plain(value: Any) -> Any:
@@ -19,9 +22,9 @@ def plain(value: Any) -> Any:
 
 
 def _subclassed(value: Any) -> Any:
-    """A number of numpy's as Python's own."""
-    if isinstance(value, float):
-        return float(value)
+    """A number or an array of numpy's as Python's own."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
     raise TypeError(f"{type(value)} has no JSON form")
 
 
@@ -33,6 +36,14 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(inner) for inner in value]
     return value
+
+
+def filled(form: type[F], *values: Any, **more: Any) -> F:
+    """A form with `more`, and the other fields from the attributes of that name of the first value that has one."""
+    for name in form.__struct_fields__:
+        if name not in more:
+            more[name] = getattr(next((each for each in values[:-1] if hasattr(each, name)), values[-1]), name)
+    return form(**more)
 
 
 def derived(name: str, kind: type, *, without: tuple[str, ...] = (), more: Mapping[str, Any] | None = None) -> Any:

@@ -20,6 +20,7 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
+from pytest_perfdl.model.json import filled, plain
 from pytest_perfdl.model.record import Better
 from pytest_perfdl.model.units import format_percent, format_quantity, plural, some
 from pytest_perfdl.model.visible import visible
@@ -215,7 +216,11 @@ def to_csv(histories: Sequence[TestHistory]) -> str:
     return file.getvalue()
 
 
-# The form of `perfdl history --json`, for its schema: what `history.to_json` writes.
+# `perfdl history --json`: values in the metric's unit, effects as ratios, null for what is not known.
+
+
+SCHEMA = 1
+"""Version of the JSON form. Raised when an older reader would misread a newer file."""
 
 
 class _EnvironmentChange(msgspec.Struct):
@@ -264,61 +269,35 @@ class HistoryForm(msgspec.Struct):
     skipped: list[str]
 
 
-# Histories as plain data: values in the metric's unit, effects as ratios, null for what is not known.
-
-
-SCHEMA = 1
-"""Version of the JSON form. Raised when an older reader would misread a newer file."""
-
-
 def to_json(histories: Sequence[TestHistory], skipped: Sequence[str] = ()) -> dict[str, Any]:
-    """All histories; `skipped` are the files that could not be used, one line each."""
-    return {"schema": SCHEMA, "tests": [_history(each) for each in histories], "skipped": list(skipped)}
+    """All histories as plain data; `skipped` are the files that could not be used, one line each."""
+    return {"schema": SCHEMA, **plain(HistoryForm([_history(each) for each in histories], list(skipped)))}
 
 
-def _history(history: TestHistory) -> dict[str, Any]:
-    return {
-        "id": history.id,
-        "metric": history.metric,
-        "unit": history.unit,
-        "better": history.better,
-        "machine_id": history.machine_id,
-        "points": [_point(point) for point in history.points],
-        "change_points": [_change(history, change) for change in history.change_points],
-    }
+def _history(history: TestHistory) -> _Test:
+    changes = [
+        filled(
+            _ChangePoint,
+            change,
+            commit=history.points[change.index].commit or None,
+            date=history.points[change.index].date,
+            point=change.index,
+            worse=history.is_worse(change),
+        )
+        for change in history.change_points
+    ]
+    return filled(_Test, history, points=[_point(each) for each in history.points], change_points=changes)
 
 
-def _point(point: Point) -> dict[str, Any]:
-    return {
-        "commit": point.commit or None,
-        "date": point.date,
-        "value": point.value,
-        "interval": None if point.interval is None else list(point.interval),
-        "environment": point.environment,
-        "environment_changes": [
-            {"name": name, "base": before, "new": after} for name, before, after in point.environment_changes
-        ],
-        "paired": point.is_paired,
-        "subject": point.subject,
-        "note": point.note or None,
-    }
-
-
-def _change(history: TestHistory, change: ChangePoint) -> dict[str, Any]:
-    point = history.points[change.index]
-    return {
-        "commit": point.commit or None,
-        "date": point.date,
-        "point": change.index,
-        "effect": _finite(change.effect),
-        "interval": [_finite(end) for end in change.interval],
-        "probability": change.probability,
-        "worse": history.is_worse(change),
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _point(point: Point) -> _Point:
+    return filled(
+        _Point,
+        point,
+        commit=point.commit or None,
+        environment_changes=[_EnvironmentChange(*each) for each in point.environment_changes],
+        paired=point.is_paired,
+        note=point.note or None,
+    )
 
 
 # Histories as one self-contained page: a picture, the changes and all points of every test.

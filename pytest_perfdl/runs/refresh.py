@@ -21,6 +21,7 @@ from pytest_perfdl.baseline.text import append
 from pytest_perfdl.judge.log_ratios import mean
 from pytest_perfdl.judge.stopping_rule import OWN_EVIDENCE, Gate, Held
 from pytest_perfdl.model.errors import BaselineError
+from pytest_perfdl.model.json import filled, plain
 from pytest_perfdl.model.limits import BUILT_IN, parse_limit
 from pytest_perfdl.model.record import DOUBTED_SIDES, INJECTED, Code, Record, Refreshed, Series
 from pytest_perfdl.model.units import format_percent, format_quantity, plural, some
@@ -666,7 +667,7 @@ class _Refused(_Decision, kw_only=True):
 
 
 class RefreshForm(msgspec.Struct):
-    """What `to_json` gives."""
+    """All decisions, by their kind."""
 
     adopted: list[_Adopted]
     refused: list[_Refused]
@@ -685,19 +686,15 @@ def to_json(
     command
         The command that accepts a refused change.
     """
-    found: dict[str, Any] = {"schema": SCHEMA, "adopted": [], "refused": [], "unchanged": []}
+    form = RefreshForm([], [], [])
     for each in decisions:
-        entry: dict[str, Any] = {
-            "id": each.test,
-            "machine": each.machine,
-            "why": each.why,
-            "metric": each.metric or None,
-            "effect": each.effect,
-        }
-        if each.record is not None:
-            commit = each.record.occasions[-1].commit
-            entry |= {"change": each.change, "runs": each.runs, "commit": commit, "file": file(each)}
-        if each.kind == "refused":
-            entry["command"] = command(each)
-        found[each.kind].append(entry)
-    return found
+        told = {"id": each.test, "metric": each.metric or None}
+        match each.kind:
+            case "adopted" if each.record is not None:
+                commit = each.record.occasions[-1].commit
+                form.adopted.append(filled(_Adopted, each, **told, commit=commit, file=file(each)))
+            case "refused":
+                form.refused.append(filled(_Refused, each, **told, command=command(each)))
+            case _:
+                form.unchanged.append(filled(_Decision, each, **told))
+    return {"schema": SCHEMA, **plain(form)}

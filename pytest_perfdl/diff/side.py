@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from pytest_perfdl.analysis.account.accounts import COPIES
+from pytest_perfdl.machine.utilization import Utilization
 from pytest_perfdl.model.step_part import Part
+from pytest_perfdl.results.verdict import OperatorSides, WorkChange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +20,9 @@ if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.parts import StepParts
     from pytest_perfdl.diff.account import Amount, Effects
     from pytest_perfdl.diff.matching.stages import Group
-    from pytest_perfdl.machine.utilization import Utilization
     from pytest_perfdl.model.record import Call
     from pytest_perfdl.model.step_part import Part, PartKind
-    from pytest_perfdl.results.verdict import Bound, OperatorSides, StepBreakdown, WorkChange
+    from pytest_perfdl.results.verdict import Bound, StepBreakdown
 
     Floats = NDArray[np.float64]
 

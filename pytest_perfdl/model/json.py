@@ -46,13 +46,22 @@ def filled(form: type[F], *values: Any, **more: Any) -> F:
     return form(**more)
 
 
-def derived(name: str, kind: type, *, without: tuple[str, ...] = (), more: Mapping[str, Any] | None = None) -> Any:
-    """The form of a dataclass that is written by `dataclasses.asdict`.
+def derived(
+    name: str,
+    kind: type,
+    *,
+    first: tuple[str, ...] = (),
+    without: tuple[str, ...] = (),
+    more: Mapping[str, Any] | None = None,
+) -> Any:
+    """The form of a dataclass that is written field by field.
 
     Parameters
     ----------
     name
         Of the form, in its schema.
+    first
+        Fields that come before the others.
     without
         Fields that are left out.
     more
@@ -60,7 +69,7 @@ def derived(name: str, kind: type, *, without: tuple[str, ...] = (), more: Mappi
     """
     hints = get_type_hints(kind, include_extras=True)
     fields = {each.name: hints[each.name] for each in dataclasses.fields(kind) if each.name not in without}
-    return msgspec.defstruct(name, list({**fields, **(more or {})}.items()))
+    return msgspec.defstruct(name, list({**dict.fromkeys(first), **fields, **(more or {})}.items()))
 
 
 def schema_of(form: Any, title: str, version: int | None, *, nullable: bool = False) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from pytest_perfdl.model import record_json
-from pytest_perfdl.model.json import schema_of
 from pytest_perfdl.report import history
 from pytest_perfdl.report.diff import json as diff
 from pytest_perfdl.report.diff.json import DiffForm
@@ -55,3 +56,61 @@ def made(name: str) -> str:
     schema = schema_of(each.form, each.title, each.version if each.has_field else None, nullable=each.nullable)
     head = {"$schema": DIALECT, "$id": f"urn:pytest-perfdl:schema:{name}:{each.version}"}
     return json.dumps({**head, "title": schema.pop("title"), **schema}, indent=1) + "\n"
+
+
+def schema_of(form: Any, title: str, version: int | None, *, nullable: bool = False) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a form; unknown fields are allowed, so that later versions may add some.
+
+    Parameters
+    ----------
+    title
+        One sentence.
+    version
+        Value of the field "schema"; `None` for an output without it.
+    nullable
+        Whether a number that is not finite is written as null.
+
+    Raises
+    ------
+    ValueError
+        Two different forms have the same name without what marks a class as private.
+    """
+    made = _clean(msgspec.json.schema(form), nullable=nullable)
+    defined = made.pop("$defs", {})
+    top = defined.pop(made.pop("$ref").rpartition("/")[2]) if "$ref" in made else made
+    if version is not None:
+        top["properties"] = {"schema": {"const": version}, **top["properties"]}
+        top["required"] = ["schema", *top.get("required", ())]
+    top["title"] = title
+    return {**top, **({"$defs": dict(sorted(defined.items()))} if defined else {})}
+
+
+def _clean(value: Any, *, nullable: bool) -> Any:
+    """Names without what marks a class as private, patterns as JSON Schema has them, and numbers that may be null."""
+    if isinstance(value, list):
+        return [_clean(each, nullable=nullable) for each in value]
+    if not isinstance(value, dict):
+        return value
+    found: dict[str, Any] = {}
+    for key, each in value.items():
+        if key == "$ref":
+            found[key] = f"#/$defs/{_public(each.rpartition('/')[2])}"
+        elif key == "$defs":
+            found[key] = {}
+            for name, form in each.items():
+                clean = _clean(form, nullable=nullable)
+                if found[key].setdefault(_public(name), clean) != clean:
+                    raise ValueError(f"another form than {name} has the public name {_public(name)}")
+        elif key == "pattern":
+            found[key] = each.replace("\\Z", "$")
+        elif key == "title":
+            found[key] = _public(each)
+        elif key == "type" and each == "number" and nullable:
+            found[key] = ["number", "null"]
+        elif key not in ("description", "default"):
+            found[key] = _clean(each, nullable=nullable)
+    return found
+
+
+def _public(name: str) -> str:
+    return name.lstrip("_").removesuffix("Form") or "Record"

@@ -1,4 +1,4 @@
-"""JSON: values as plain data, and the schemas of their forms.
+"""JSON: values as plain data, and their forms.
 
 Dataclasses that are written field by field have derived forms; the other forms are classes next to their writers, which
 fill them.
@@ -70,61 +70,3 @@ def derived(
     hints = get_type_hints(kind, include_extras=True)
     fields = {each.name: hints[each.name] for each in dataclasses.fields(kind) if each.name not in without}
     return msgspec.defstruct(name, list({**dict.fromkeys(first), **fields, **(more or {})}.items()))
-
-
-def schema_of(form: Any, title: str, version: int | None, *, nullable: bool = False) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a form; unknown fields are allowed, so that later versions may add some.
-
-    Parameters
-    ----------
-    title
-        One sentence.
-    version
-        Value of the field "schema"; `None` for an output without it.
-    nullable
-        Whether a number that is not finite is written as null.
-
-    Raises
-    ------
-    ValueError
-        Two different forms have the same name without what marks a class as private.
-    """
-    made = _clean(msgspec.json.schema(form), nullable=nullable)
-    defined = made.pop("$defs", {})
-    top = defined.pop(made.pop("$ref").rpartition("/")[2]) if "$ref" in made else made
-    if version is not None:
-        top["properties"] = {"schema": {"const": version}, **top["properties"]}
-        top["required"] = ["schema", *top.get("required", ())]
-    top["title"] = title
-    return {**top, **({"$defs": dict(sorted(defined.items()))} if defined else {})}
-
-
-def _clean(value: Any, *, nullable: bool) -> Any:
-    """Names without what marks a class as private, patterns as JSON Schema has them, and numbers that may be null."""
-    if isinstance(value, list):
-        return [_clean(each, nullable=nullable) for each in value]
-    if not isinstance(value, dict):
-        return value
-    found: dict[str, Any] = {}
-    for key, each in value.items():
-        if key == "$ref":
-            found[key] = f"#/$defs/{_public(each.rpartition('/')[2])}"
-        elif key == "$defs":
-            found[key] = {}
-            for name, form in each.items():
-                clean = _clean(form, nullable=nullable)
-                if found[key].setdefault(_public(name), clean) != clean:
-                    raise ValueError(f"another form than {name} has the public name {_public(name)}")
-        elif key == "pattern":
-            found[key] = each.replace("\\Z", "$")
-        elif key == "title":
-            found[key] = _public(each)
-        elif key == "type" and each == "number" and nullable:
-            found[key] = ["number", "null"]
-        elif key not in ("description", "default"):
-            found[key] = _clean(each, nullable=nullable)
-    return found
-
-
-def _public(name: str) -> str:
-    return name.lstrip("_").removesuffix("Form") or "Record"

@@ -10,11 +10,11 @@ import pytest
 
 from pytest_perfdl.cli import main
 from pytest_perfdl.model import record_json
-from pytest_perfdl.model.json import schema_of
 from pytest_perfdl.results.run_file import dump, read_run, to_json
 from pytest_perfdl.runs.bisect import answers
 from unit.report import runs
 from unit.runs.bisect import test_campaign, test_environments
+from unit.test_docs_made import REFERENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference" / "schemas"
@@ -53,7 +53,7 @@ def test_two_forms_of_one_name_are_refused():
     inner = msgspec.defstruct("_Thing", [("a", int)])
     outer = msgspec.defstruct("ThingForm", [("things", list[inner])])
     with pytest.raises(ValueError, match="has the public name Thing"):
-        schema_of(outer, "A thing", 1)
+        REFERENCE.schemas.schema_of(outer, "A thing", 1)
 
 
 def all_runs():

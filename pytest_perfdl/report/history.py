@@ -1,8 +1,8 @@
 """Histories: on the terminal, as JSON and CSV, and as a page.
 
-- `terminal`: a sparkline and the changes of every test; `wording` has what it shares with the page.
-- `json` and `csv`: all points, for other programs.
-- `html`: the page; `chart` draws its pictures.
+- `page`: the text on the terminal, a sparkline and the changes of every test.
+- `to_json` and `to_csv`: all points, for other programs.
+- `write_page`: the page; `chart` draws its pictures.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def to_csv(histories: Sequence[TestHistory]) -> str:
     return file.getvalue()
 
 
-# The form of `perfdl history --json`, for its schema: what `history.to_json` writes.
+# The form of `perfdl history --json`, for its schema: what `to_json` writes.
 
 
 class _EnvironmentChange(msgspec.Struct):

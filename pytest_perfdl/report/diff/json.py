@@ -171,7 +171,7 @@ def _interval(ends: tuple[float, float] | None) -> list[int] | None:
     return None if ends is None or not all(map(math.isfinite, ends)) else [round(end) for end in ends]
 
 
-# The form of `perfdl diff --json`, for its schema: what `history.to_json` writes.
+# The form of `perfdl diff --json`, for its schema: what `to_json` writes.
 
 
 class _Side(msgspec.Struct):

@@ -177,7 +177,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# The form of `perfdl trace --json`, for its schema: what `history.to_json` writes.
+# The form of `perfdl trace --json`, for its schema: what `to_json` and `ranks_json` write.
 
 
 Kernel = derived("Kernel", KernelRow, more={"mean_ns": float, "per_step": dict[str, float]})

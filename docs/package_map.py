@@ -1,8 +1,9 @@
 """Draws the packages and what they import into CONTRIBUTING.md, from the code.
 
 python docs/package_map.py            # rewrite the part between the markers
-python docs/package_map.py --check    # say whether it is what the code says, and whether files import one another
+python docs/package_map.py --check    # say whether it is what the code says
 
+The check also says whether files import one another, and which modules their package's docstring does not name.
 Imports inside functions count, and so does `import_module("pytest_perfdl.x")`; imports for annotations alone do not.
 
 Runs where the linters are installed (`make lint` does the check).
@@ -10,6 +11,7 @@ Runs where the linters are installed (`make lint` does the check).
 
 import argparse
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from fnmatch import filter as matching
@@ -108,6 +110,20 @@ def subject(package: str) -> str:
     return " ".join(text.partition("\n\n")[0].split()).rstrip(".")
 
 
+def unnamed() -> Iterator[str]:
+    """Modules that the docstring of their package does not name; one file a subcommand, `cli` names only the others."""
+    from pytest_perfdl.cli import _GROUPS
+
+    commands = {module for group in _GROUPS.values() for module, _ in group.values()}
+    for init in sorted((ROOT / PACKAGE).rglob("*/__init__.py")):
+        text = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
+        named = {word for name in re.findall(r"`([\w.]+)", text) for word in name.split(".")}
+        for path in sorted(init.parent.glob("*.py")):
+            is_command = init.parent.name == "cli" and path.stem in commands
+            if path.stem not in named and not path.stem.startswith("__") and not is_command:
+                yield str(path.relative_to(ROOT))
+
+
 def drawn() -> str:
     """The diagram and the list."""
     graph, order = packages(), layers()
@@ -141,13 +157,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     around = circle(files())
     found = [f"files import in a circle: {' -> '.join(around)}"] if around else []
+    found += [f"{path}: the docstring of its package does not name it" for path in unnamed()]
     text = PAGE.read_text(encoding="utf-8")
     wanted = rewritten(text)
     if not options.check:
         PAGE.write_text(wanted, encoding="utf-8")
     elif text != wanted:
         found.append(f"{PAGE.name} is not what the code says: run python docs/package_map.py")
-    print("\n".join(found) or f"{PAGE.name} is what the code says, and no files import one another")
+    print(
+        "\n".join(found)
+        or f"{PAGE.name} is what the code says, and so are the packages' docstrings; no files import one another"
+    )
     return int(bool(found))
 
 

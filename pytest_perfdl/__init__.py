@@ -2,14 +2,15 @@
 
 Packages, lowest layer first; the docstring of each `__init__` lists its modules and how data flows through them:
 
-- `model` (records of measurements, limits, units), `stats`, `system` (folders, processes, signals);
+- `model` (records of measurements, limits, units), `stats`, `hookspecs` (hooks of projects);
+- `system` (folders, processes, git);
 - `trace` (Chrome traces as columns), `baseline` (records on disk), `workers` (tests in separate processes),
   `machine` (hardware and its state), `config` (options and marks), `scaling` (step time as a function of size);
 - `analysis` (metrics and tables from a trace), `results` (verdicts and findings of a run);
 - `diff` (changes between baseline and current), `measure` (passes that run a step);
 - `judge` (verdicts from measurements), `whatif` (predicted effect of a change);
 - `report` (pages, summaries, files), `fixture` (the fixture `perf`);
-- `run` (one run of `pytest --perf`), `qualify` (many of them);
+- `run` (one run of `pytest --perf`), `runs` (several of them), `ci` (the job of a CI system);
 - `plugin` (pytest's hooks) and `cli` (the command `perfdl`).
 
 PYTEST_DONT_REWRITE: a worker process imports this package before its pytest starts, which would otherwise warn

@@ -1,5 +1,7 @@
 """The comment on a pull request: its text from a run, and the request that creates or updates it.
 
+The part about the run is `report.markdown.summary`; the step summary is written by `report.github`.
+
 The run may come from the artifact of a pull request that nobody has reviewed. So the text is always made from the run
 file, which its reader checks and bounds, every link in it leads to the repository of the job, and every command in it
 has options only that measure.

@@ -1,8 +1,15 @@
 """The `perfdl` command: baselines, traces and the machine, without running pytest.
 
-One file a subcommand, each with the same two functions: `add_arguments(parser)` and `run(arguments) -> exit
-code`. Exit codes: 0 done, 1 regressed, 2 wrong usage or a file that cannot be used, 3 nothing to do it to,
-130 interrupted.
+A subcommand is a module with two functions: `add_arguments(parser)` and `run(arguments) -> exit code`. Exit codes: 0
+done, 1 regressed, 2 wrong usage or a file that cannot be used, 3 nothing to do it to, 130 interrupted. `__main__` is
+`python -m pytest_perfdl.cli`.
+
+- Tests and baselines: `listing` (`perfdl list`), `show`, `accept`, `refresh`, `prune`, `baseline`, `report`, `merge`,
+  `history`, `bisect`, `export`, `ci`.
+- Traces: `trace`, `diff`, `whatif`, `view`. Machine: `check`, `qualify`, `constants`. Sizes: `scaling`.
+- Shared by subcommands: `common` (printing, errors, reading baselines and run files), `project` (root directory and
+  folder of baselines), `traces` (trace files and `--step-name`), `peaks` (`--peaks`). `perfdl diff` also has
+  `diff_inputs` (what it can compare) and `memory` (`--memory`).
 """
 
 from __future__ import annotations

@@ -17,13 +17,16 @@ and otherwise with further repeats:
                                             # stored_repeats.settled(found, base, fresh, left, limits)
     judgement = stored_repeats.confirm(found, base, fresh, limits, remaining=left)
 
-- Text: `results.verdict` has the words, `reasons` the sentences.
-- Without timing: `counted` compares exactly, `budget` checks absolute bounds.
+- Without timing: `untimed` decides about missing and outdated baselines, `reasons.judge` compares counted metrics
+  exactly, `budget` checks absolute bounds and applies waivers.
 - Paired rounds: `round_data` is the data, `stats.evidence` the statistics of one time, `stopping_rule` the rule for
-  step times, `kernels` the rule for kernels and operators, `alternatives` applies it to `perf.compare`.
-- Without paired rounds: `stored_repeats` with `stats.ranks`; `log_ratios` compares repeats, `machine_drift` measures
-  changes of the machine.
-- `blame` finds what changed inside the step.
+  step times, `kernels` the rule for kernels and operators; `kernels.verdict` applies it to `perf.compare`. `settle`
+  completes the judgement.
+- Without paired rounds: `stored_repeats`, with the rank test of `stats.quantiles`; `log_ratios` compares repeats,
+  `stored_repeats.between` measures changes of the machine.
+- Causes: `blame` finds what changed inside the step, `ranks` the rank that it comes from, `work` whether the step does
+  more work, or less (`work.vanished`).
+- Text: `results.verdict` has the names of verdicts, `reasons` the sentence that says why.
 
 This package imports nothing heavy.
 """

@@ -1,4 +1,4 @@
-"""Budgets: absolute bounds, which need no baseline."""
+"""Budgets, absolute bounds that need no baseline, and waivers, which accept a slowdown up to a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Verdicts on a test's times from paired rounds: one rule, applied after every round, decides whether to continue.
+"""The stopping rule of paired rounds, with its error level (`ALPHA`) and least number of rounds (`LEAST_ROUNDS`).
+
+One rule, applied after every round, decides whether to continue, and gives the verdicts on a test's times:
 
     gate = Gate(held, tests=40)
     rounds, outcome = [], gate.look([])

@@ -1,4 +1,4 @@
-"""Whether a slower step does more work, or the same work less efficiently.
+"""Whether a slower step does more work, or the same less efficiently, and whether a faster one still does its work.
 
 The operators' FLOPs, bytes and element types are known exactly from their shapes, on both sides; their times are from
 the profiled steps of all rounds.

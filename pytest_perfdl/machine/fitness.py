@@ -1,4 +1,4 @@
-"""Checks whether this machine is fit to measure: one file per subject, pure functions over files and commands.
+"""Checks whether this machine is fit to measure, by functions over files and commands that change nothing.
 
 `examine` returns all findings about a `Place`, worst first. Checks take the root of the file system, so that tests can
 pass a made-up one. What a system does not expose is listed as unknown; no check raises because of missing hardware or

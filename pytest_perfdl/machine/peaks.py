@@ -182,8 +182,7 @@ _NVIDIA = (
 )
 
 # Figures of the matrix cores. 2.1 GHz x 304 CUs x 2048 FLOP make the 1307.4 of MI300X, 2.4 GHz x 256 x 4096 the 2.5
-# PFLOP/s that AMD prints for MI355X. AMD
-# gives no TF32 for CDNA 4.
+# PFLOP/s that AMD prints for MI355X. AMD gives no TF32 for CDNA 4.
 _CDNA3 = {"float64": 163.4, "float32": 163.4, "tf32": 653.7, "bits16": 1307.4, "bits8": 2614.9}
 
 _AMD = (

@@ -1,7 +1,10 @@
 """Code that runs in the worker: the step runs here, and torch is imported only here, inside functions.
 
-`commands` defines the protocol, `program` executes commands around the step, with one module per pass (`timed_pass`,
-`profiled_pass`, `counted_pass`); `environment` describes the machine and its software; `calibration` measures peak
-rates of the machine in a separate process. The orchestrating process also uses `commands`, `sizes` and `loops`, which
+`commands` defines the protocol. `environment` describes the machine and its software, and prepares the process;
+`process_group` joins the ranks of a test. `program` executes commands around the step: `sizes` says how many steps,
+`loops` what one measured step is, and each pass has a module (`timed_pass`, `profiled_pass`, `counted_pass`,
+`memory_pass`). `compiling` counts what torch.compile did, `injected_delay` slows steps down for `--perf-inject`,
+`optional` turns the failure of a part into a note. `calibration` measures peak rates of the machine, and replays
+operators of a trace, in a separate process. The orchestrating process also uses `commands`, `sizes` and `loops`, which
 import nothing heavy.
 """

@@ -124,7 +124,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """Account for the peak of a period of steps: see `attributed_pass`."""
+    """Account for the peak of a period of steps: see `memory_pass`."""
 
     steps: int
     """Of a period."""

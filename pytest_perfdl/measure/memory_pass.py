@@ -400,7 +400,7 @@ def _tensors(value: object) -> Iterator[Any]:
 # Records every allocation of a test from before its setup, with place, purpose and lifetime.
 #
 # torch keeps no history of CPU allocations. The profiler reports them with their address; ranges around every line of
-# user code give the line (`memory_lines`), ranges around modules the module, and a backward operator has the line and
+# user code give the line (`LineRanges`), ranges around modules the module, and a backward operator has the line and
 # module of its forward operator, by sequence number. Allocations on devices are reported in the same way.
 #
 # The table of allocations is made when recording ends: see `MemoryRecorder.stop`.

@@ -1,6 +1,6 @@
 """A waiver: a known slowdown of a test that a project accepts until a date, up to a limit.
 
-`config.waivers` reads the file; `judge.waivers` applies waivers to verdicts.
+`config.waivers` reads the file; `judge.budget` applies waivers to verdicts.
 """
 
 from __future__ import annotations

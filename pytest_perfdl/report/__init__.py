@@ -1,10 +1,18 @@
 """Reports: a judged run becomes something to read.
 
-`results.run` holds the one value that every report is made from. Each reporter is a plain function over it and none
-measures or judges: `terminal` (summary, text of a failure), `html` (the self-contained page), `json` (the run
-file), `markdown` (step summary and pull-request comment), `github` (annotations), `junit` (properties) and
-`chrome` (both sides' steps in one trace). `words` and `figures` hold the sentences and number formats that
-they share. `write_all` writes the report folder.
+`results.run` holds the one value that every report on a run is made from. Each reporter is a plain function over it;
+none measures or judges. `write_all` writes the report folder.
+
+- Content: `story` says what comes first about a test (what changed, why, where), with `cause_words` for the causes;
+  `words` has the other sentences and the orders that reports share, `compared` how many tests were compared, `memory`
+  and `ranks` what is said of a peak and of a job, `advice` of predictions. `figures` formats numbers.
+- Form: `layout` (tables and paragraphs on a terminal), `svg` (pictures), `files` (writes all files or none).
+- A run: `terminal` (summary, text of a failure), `html` (the self-contained page, with `details` and `evidence`),
+  `markdown` (text of the step summary and of a comment), `github` (annotations; writes the step summary), `exports`
+  (CSV, Parquet, JUnit properties). `results.run_file` writes `run.json`.
+- Traces of a run: `traces` collects them; `step_trace` (Chrome trace of both sides) and `speedscope` make the joint
+  ones.
+- Commands: `history`, `scaling`, `whatif`, and the packages `diff` and `trace`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What became of some causes of a change, in words: "fused attention replaced by bmm, softmax in float64"."""
+"""What became of some causes of a change, in words: "fused attention replaced by bmm, softmax in float64".
+
+Only the words of a group of causes: `story.cause_groups` says which causes belong together.
+"""
 
 from __future__ import annotations
 

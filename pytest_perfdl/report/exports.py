@@ -101,7 +101,7 @@ def cell(value: str | float | None) -> str:
     return str(int(value)) if float(value).is_integer() else repr(value)
 
 
-# Parquet: the table of `csv` with typed columns, for data frames and warehouses.
+# Parquet: the table of `to_csv` with typed columns, for data frames and warehouses.
 
 
 _NUMBERS = frozenset({"baseline", "current", "change", "change_ci95_low", "change_ci95_high"})

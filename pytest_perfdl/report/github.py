@@ -1,6 +1,7 @@
 """GitHub Actions: annotations as workflow commands, and the step summary.
 
-Both need no token, so they work for pull requests from forks.
+Both need no token, so they work for pull requests from forks. The text of the summary comes from `markdown`. The
+comment on a pull request, which needs a token, is made and posted by `ci.comment`.
 """
 
 from __future__ import annotations

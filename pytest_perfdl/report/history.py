@@ -1,8 +1,8 @@
 """Histories: on the terminal, as JSON and CSV, and as a page.
 
-- `terminal`: a sparkline and the changes of every test; `wording` has what it shares with the page.
-- `json` and `csv`: all points, for other programs.
-- `html`: the page; `chart` draws its pictures.
+- `page`: the text on the terminal, a sparkline and the changes of every test.
+- `to_json` and `to_csv`: all points, for other programs.
+- `write_page`: the page; `chart` draws its pictures.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each test is a card, whose first screen is its `story`; sections below it are folded. The templates walk the run itself;
 numbers are formatted by the filters of `figures`, sentences come from `words`. What is long or drawn is in the page as
-data (`details`) and becomes tables and charts (`charts`) when its section is opened.
+data (`details`) and becomes tables and charts (`templates/charts.js`) when its section is opened.
 """
 
 from __future__ import annotations

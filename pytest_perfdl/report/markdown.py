@@ -1,4 +1,6 @@
-"""The run as GitHub-flavored Markdown, for a step summary or a pull-request comment.
+"""The run as GitHub-flavored Markdown: the text of `summary.md`, a step summary or a pull-request comment.
+
+Only text: `github.append_summary` writes the step summary, `ci.comment` makes and posts the comment.
 
 Laid out as rustc-perf's comment: the verdict first, what fails open, what warns or improved folded. Names from
 outside appear only in code spans, so that they are neither markup nor mentions.

@@ -1,8 +1,8 @@
 """Times over sizes, as `perfdl scaling` says them and as the page of a run shows them.
 
-- `terminal`: models and predictions in plain words; `json`: as plain data.
-- `curve`: what the run file holds of a test's curve; `html`: what the page shows of it.
-- `plot` draws both, `wording` says figures.
+- `fitted` and `predicted`: models and predictions on the terminal; `fitted_json`, `predicted_json`: as plain data.
+- `picture` and `rows`: what the page of a run shows of a test's curve.
+- `plot` draws curves, `figure` and `estimate` format their numbers.
 """
 
 from __future__ import annotations

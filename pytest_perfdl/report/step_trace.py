@@ -1,4 +1,8 @@
-"""A step of a test as Chrome trace: both sides, the tracks, and the places that the causes of a change point at."""
+"""A step of a test as Chrome trace: both sides, the tracks, and the places that the causes of a change point at.
+
+`regression_trace` makes one file of a report, `<name>.diff.json.gz`; `traces` calls it and collects the other files.
+`speedscope` draws the same sides (`drawn_sides`) in another format.
+"""
 
 from __future__ import annotations
 
@@ -707,8 +711,8 @@ def _function_test(cause: Cause, function: str, sides: Sequence[DrawnSide]) -> _
 #
 # The baseline's step and the current one become two processes whose steps start at the same time. Slices of the page's
 # causes carry the cause's numbers on both sides; what the observed step says by itself is in arguments that are called
-# "observed". `trace_sides` reads the exemplars, `trace_causes` knows whose a slice is, `chrome_tracks` adds counters,
-# idle time and arrows.
+# "observed". `drawn_sides` reads the exemplars, `slices_of_causes` finds the cause of a slice, `flow_events`,
+# `accumulated` and `idle` add arrows, counters and idle time.
 
 
 _COUNTED = frozenset({"cpu_op", "python_function"}) | DEVICE

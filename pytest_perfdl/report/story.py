@@ -1,7 +1,8 @@
 """What a report says first about a test: what changed, by how much, why, in which line, and what to do.
 
-The page's card, the terminal, the summary of a pull request and the annotations are made from one `Story`, so that none
-of them says anything else than the others.
+The page's card, the terminal, the Markdown summary and the annotations are made from one `Story`, so that all of them
+say the same. `judge.reasons` has the reason of a verdict, `cause_words` the words for causes, `words` all other
+sentences; the reporters lay them out.
 """
 
 from __future__ import annotations

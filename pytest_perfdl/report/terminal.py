@@ -2,7 +2,7 @@
 
 `summary_lines` gives lines with their markup, which the plugin writes with pytest's own reporter: one to three lines
 for a test, since pytest has shown `failure_text` of what fails already. That text is complete without the summary: it
-may be all that a CI log or a JUnit viewer shows.
+may be all that a CI log or a JUnit viewer shows. Its content comes from `story` and `words`: here it is laid out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The trace files of a report (`results.trace_files`): their bytes, collected from the exemplars of a run.
 
-An exemplar that cannot be read is left out, with a note; it is no reason to lose the report.
+The names come from there, the joint trace of both sides from `step_trace` and `speedscope`, that of all ranks from
+`trace.chrome`. An exemplar that cannot be read is left out, with a note; it is no reason to lose the report.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The sentences, orders and commands that every report shares, so that all of them say the same.
 
-Each function takes a `Run` or a `Result` and returns text or sorted values; nothing here knows a format.
+Each function takes a `Run` or a `Result` and returns text or sorted values; nothing here knows a format. `story`
+says what comes first about a test, with its causes.
 """
 
 from __future__ import annotations

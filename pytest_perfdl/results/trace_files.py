@@ -3,6 +3,8 @@
 A call with an exemplar on both sides gives four files, `<name>.base.json.gz`, `.new.json.gz`, `.diff.json.gz` with both
 steps in one Chrome trace, and `.speedscope.json` with both for speedscope. Of a test with ranks these are the first
 rank's, and `.ranks.json.gz` and `.base-ranks.json.gz` have the step of all ranks of a side in one Chrome trace.
+
+Only names: the run file needs them without reading traces. `report.traces` has the contents.
 """
 
 from __future__ import annotations

@@ -205,9 +205,9 @@ class Cause:
     line: str = ""
     """The source line with most of the change."""
     effects: Mapping[str, int] = field(default_factory=dict)
-    """Effects that changed the time, in nanoseconds (`diff.effects`); empty if unknown."""
+    """Effects that changed the time, in nanoseconds (`diff.account.effects`); empty if unknown."""
     bound: Bound = ""
-    """What limits the region around it (`diff.bound`); empty if unknown."""
+    """What limits the region around it (`diff.causes.of_cause`); empty if unknown."""
     certain: bool = True
     """Whether the change is certain; otherwise it is the most likely cause of a changed step."""
     members: tuple[str, ...] = ()
@@ -241,7 +241,7 @@ class BreakdownRow:
     new_ns: int | None
     """Time per step."""
     matched_by: str = ""
-    """What shows that both sides are the same work (`diff.matching.groups.By`); empty where there is one side only."""
+    """What shows that both sides are the same work (`diff.matching.stages.By`); empty where there is one side only."""
     confidence: float | None = None
     """How sure that is, from 0 to 1; `None` where nothing was matched."""
     effects: Mapping[str, int] = field(default_factory=dict)

@@ -1,4 +1,7 @@
-"""What differs between the sides of a comparison: the definition of a test, and the source behind a cause."""
+"""What differs between the sides of a comparison: the definition of a test, and the source behind a cause.
+
+`workers.definition` reads the definition of one side; here those of both sides are compared.
+"""
 
 from __future__ import annotations
 

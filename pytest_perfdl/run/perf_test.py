@@ -1,7 +1,7 @@
 """One perf test in one run, from its first process to its result.
 
     collect (`collection`) -> measure (`measurement`) -> compare and confirm (`comparison`, `confirmation`) -> record
-    (`baseline_update`) -> decide assertions (`expectations`, `scaling_curves`) -> suggest (`suggestions`) -> report
+    (`baseline_update`) -> decide assertions (`advice.judged`, `scaling_curves`) -> suggest (`advice`) -> report
     (`session`)
 
 `run_test` is this flow: every step is a function that returns the input of the next one.

@@ -712,9 +712,9 @@ def _limit(limits: Limits, family: Family) -> tuple[Limit | None, float]:
 # curve is a regression if one of its sizes regressed, if all sizes were measured in paired rounds, or if further
 # repeats confirm it.
 #
-# - `judging` is the flow: `Curves` receives every measured test.
-# - `sizes` selects the tests of one curve, `points` their measurements.
-# - `compared` compares both sides of a curve, `verdicts` derives the verdict.
+# - `Curves` is the flow: it receives every measured test.
+# - `members` selects the tests of one curve, `Family` has their measurements.
+# - `compared` compares both sides of a curve, `of_growth` and `of_bounds` derive the verdict.
 # - `shown` converts the result for reports.
 
 

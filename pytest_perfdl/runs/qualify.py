@@ -1,7 +1,7 @@
 """What a suite finds on this machine: unchanged code and known slowdowns, measured again and again.
 
-`child` runs the suite once in a pytest of its own, `outcomes` is what is kept of that, `log` the file that it is kept
-in, `campaign` which run comes next, `summary` what all of them say, by the arithmetic of `stats.bounds`.
+`next_run` says which run comes next, `run_suite` runs the suite once in a pytest of its own, `Outcome` is what is kept
+of that, `log` the file that it is kept in, and `summarize` says what all of them show, by `stats.quantiles.Rate`.
 """
 
 from __future__ import annotations

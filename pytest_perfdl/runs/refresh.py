@@ -1,8 +1,8 @@
 """Updates of baselines from the run files of several nights, without a slowdown in any of them.
 
-`measured` is what the run files hold of one test, oldest first. `decision` is the rule: pure functions of these and of
-the stored baseline. `improvement` and `environment` are its two kinds of updates, and `kept` is what a baseline that
-they write keeps of the recordings before it. `json` is the form of decisions for other programs.
+`of_runs` takes from the run files what they hold of one test, oldest first (`Measured`). `decide` is the rule, a pure
+function of these and of the stored baseline. `adopted` and `adopted_in_environment` make its two kinds of updates, and
+`kept` is what a baseline that they write keeps of the recordings before it. `to_json` makes plain data of decisions.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def _positive(metric: MetricVerdict) -> bool:
 #
 # The code of the baseline stays the same, so later rounds compare with the same commit as before: a slowdown of the
 # current code, however small, is never part of such an update. What the environment itself did to the times of that
-# code is compared with recorded times, and so only within the limit of unpaired times (`refresh.slower_environment`).
+# code is compared with recorded times, and so only within the limit of unpaired times (`slower_environment`).
 
 
 def trouble(run: Measured, stored: Record) -> str:
@@ -417,10 +417,10 @@ def adopted(found: Improvement, stored: Record) -> Record:
 #
 #     decide(runs, stored) -> adopted (a new baseline), refused (a change that is not adopted) or unchanged
 #
-# Only two changes are adopted: an improvement that at least two runs confirm (`improvement`), and a change of the
-# environment in which rounds end without a slowdown (`environment`). An improvement names its own code as the
-# baseline's; a change of the environment keeps the code. So the code of a baseline is only ever replaced by code that
-# is faster, and slowdowns add up until they are over the limit: eight of 1 % are one of 8 %.
+# Only two changes are adopted: an improvement that at least two runs confirm (`confirmed`), and a change of the
+# environment in which rounds end without a slowdown (`adopted_in_environment`). An improvement names its own code as
+# the baseline's; a change of the environment keeps the code. So the code of a baseline is only ever replaced by code
+# that is faster, and slowdowns add up until they are over the limit: eight of 1 % are one of 8 %.
 
 
 Kind = Literal["adopted", "refused", "unchanged"]
@@ -677,7 +677,7 @@ class RefreshForm(msgspec.Struct):
 def to_json(
     decisions: Sequence[Decision], file: Callable[[Decision], str], command: Callable[[Decision], str]
 ) -> dict[str, Any]:
-    """Plain data for `json`.
+    """Decisions as plain data, which `perfdl refresh --json` prints.
 
     Parameters
     ----------

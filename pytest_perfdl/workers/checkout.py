@@ -209,7 +209,7 @@ def _size(path: Path) -> int:
 #
 # The revision is checked out as a git worktree in the git directory, so files have their modes and filters (line ends,
 # large file storage), and git commands in a setup or a test find a repository. Checkouts are kept for later runs
-# (`kept_checkouts`). For a worker of that side, every path in the working tree is replaced by its path in the worktree:
+# (`within_bounds`). For a worker of that side, every path in the working tree is replaced by its path in the worktree:
 # import path, root directory, ini file, test file, options, working directory. This covers packages imported from the
 # tree, from `src/`, and editable installs of both kinds, since directories on the import path precede the finder of an
 # editable install; whether it worked is checked (`Origins`).

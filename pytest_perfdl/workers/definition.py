@@ -1,4 +1,7 @@
-"""What a test measures by its source, and the identity of a test."""
+"""What a test measures by its source, and the identity of a test.
+
+The definition of one side; `run.definitions` compares those of both sides.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Starts, monitors and ends a worker process; the stack of one that did not end in time."""
+"""Starts, monitors and ends a worker process; the stack of one that did not end in time.
+
+Environment variables of a worker: `environment` takes those of this process without coverage's, `PYTEST_ADDOPTS` and
+xdist's, and sets the allocator, the hash seed, no remote caches of compilers, the numbers of threads and
+`PYTEST_PERFDL_WORKER`. `run.processes` adds the folders of compilers' caches and, for a checkout, that of C++
+extensions and what `Checkout.environment` gives (`PYTHONPATH`). Ranks also get their own (`RANK`, `MASTER_ADDR`, ...):
+from `launcher`, or with `--perf-launch` from torch's elastic launcher.
+"""
 
 from __future__ import annotations
 

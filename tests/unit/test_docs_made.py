@@ -58,6 +58,22 @@ def test_a_circle_of_files_is_found_where_a_call_closes_it():
     graph = package_map.files()
     assert "pytest_perfdl.cli.diff" in graph["pytest_perfdl.cli"]
     assert not package_map.circle(graph)
+    assert list(package_map.unnamed()) == []
+
+
+def test_a_module_that_its_package_does_not_name_is_said(tmp_path, monkeypatch):
+    pytest.importorskip("grimp")
+    package_map = script(DOCS / "package_map.py")
+    monkeypatch.setattr(package_map, "ROOT", tmp_path)
+    for name, modules in {"trace": ("reader", "writer", "times", "ids"), "cli": ("diff", "common")}.items():
+        folder = tmp_path / "pytest_perfdl" / name
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text('"""A package: `reader` first, then `trace.times.Times` and `write`."""')
+        for each in modules:
+            (folder / f"{each}.py").touch()
+    assert list(package_map.unnamed()) == [
+        f"pytest_perfdl/{path}" for path in ("cli/common.py", "trace/ids.py", "trace/writer.py")
+    ]
 
 
 def test_every_table_of_the_reference_has_rows():

@@ -32,21 +32,16 @@ from pytest_perfdl.system.git import content
 # *Odds* of a commit are those of its pooled rounds against the good end: P(slowdown > half of the end's) to P(not), by
 # `stats.evidence.Estimate`. They are clipped at 1,000,000 to 1, so that other commits can still outweigh them, however
 # sure the model of the noise is. Half of the end's effect is the boundary where a step of the whole size is farthest
-# from
-# either side.
+# from either side.
 #
 # *Error rate.* Measuring stops at a probability of 99.9 %, so a commit that is named is a wrong one in at most 1 of
-# 1,000
-# searches if the odds are right: the threshold bounds the error at whatever time the search stops (the posterior is a
-# martingale). Two commits decide, the named one and the one before it: each has to reach about 2,000 to 1. Simulated,
-# 64
-# commits and 8 rounds a measurement: of a slowdown of twice the noise of a round, 399 of 400 searches name the commit,
-# of
-# one of 1.5 times the noise 352, and none a wrong one; the others leave a range with the commit in it, two find no
-# difference. On recorded rounds: `benchmarks/bisect/README.md`. Odds that are too sure, such as those of a machine
-# whose
-# speed differs between checkouts, are what the bound does not cover: the named commit is therefore compared with its
-# parent at the end, and is not named if that shows no slowdown.
+# 1,000 searches if the odds are right: the threshold bounds the error at whatever time the search stops (the posterior
+# is a martingale). Two commits decide, the named one and the one before it: each has to reach about 2,000 to 1.
+# Simulated, 64 commits and 8 rounds a measurement: of a slowdown of twice the noise of a round, 399 of 400 searches
+# name the commit, of one of 1.5 times the noise 352, and none a wrong one; the others leave a range with the commit in
+# it, two find no difference. On recorded rounds: `benchmarks/bisect/README.md`. Odds that are too sure, such as those
+# of a machine whose speed differs between checkouts, are what the bound does not cover: the named commit is therefore
+# compared with its parent at the end, and is not named if that shows no slowdown.
 #
 # *Commits that cannot be measured* separate nothing: the commits from one of them up to the next measurable one are one
 # candidate, and if there are several in it the answer is a range.

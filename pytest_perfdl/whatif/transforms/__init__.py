@@ -21,21 +21,15 @@ from pytest_perfdl.whatif.transforms import collectives, launching, memory, oper
 
 __all__ = [
     "TRANSFORMS",
-    "buckets",
     "collectives",
     "find",
     "launching",
-    "layout",
-    "loading",
     "memory",
     "operators",
     "optimizer",
-    "parallel",
     "parameters",
-    "precision",
     "ranks",
     "sizes",
-    "waiting",
 ]
 
 

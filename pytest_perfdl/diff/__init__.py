@@ -5,9 +5,10 @@
     places(found, "module")     # which modules
     regions(found.new).bound()  # whether its launches or its kernels take the step's time
 
-`side` joins the runs of a side, `account` subtracts them without a remainder, `effects` says why a part changed,
-`causes` names what did, `bound` tells launch-bound from kernel-bound regions, `shapley` is for what a simulation says
-where work overlaps. What they find is in `changes`. Parts are matched by `diff.matching`.
+`side` joins the runs of a side and has the types of what is found (`side.Change`, `side.DiffCause`). `matching` matches
+the parts of two sides, `account` subtracts them without a remainder and says why a part changed (`account.effects`).
+`causes` names what did, and tells launch-bound from kernel-bound regions (`causes.regions`). `shapley` divides a change
+where work overlaps, for `whatif.counterfactual`; `memory` subtracts accounts of peak memory.
 """
 
 from pytest_perfdl.diff.account import AccountLine, Diff, diff

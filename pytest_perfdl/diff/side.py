@@ -288,7 +288,7 @@ class DiffCause:
     """Of the matching it rests on: the least of its changes that matter."""
     changes: tuple[Change, ...]
     bound: Bound = ""
-    """Whether launches or kernels bound the region that it is in; see `bound`."""
+    """Whether launches or kernels bound the region that it is in; see `causes.Regions.bound`."""
 
     @property
     def base_ns(self) -> int:

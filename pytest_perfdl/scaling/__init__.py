@@ -4,13 +4,13 @@
     choice = choose(points)
     choice.explanation, choice.predict({"layers": 4, "batch": 64, "workers": 8})
 
-- `points` holds measurements, `model` what forms and curves are.
-- Forms: `generic` the published power law by global search, `physical` a sum of what the machine does, `affine` and
-  `piecewise` for one axis.
-- `held_out` fits a form with and without each configuration: errors and intervals. `choose` takes the best and
-  predicts; `wording` says what a model means.
-- `runs` takes points out of the records of a run, `parts` those of each part of its steps, `saved` keeps a choice as
-  plain data, `planning` says what follows from it.
+- `points` holds measurements, from columns or from the records of a run (`points.points_of`).
+- Forms: `laws` says what forms and curves are, with lines for one axis (`laws.Affine`, `laws.Piecewise`); `generic` is
+  the published power law by global search, `physical` a sum of what the machine does.
+- `choose.evaluate` fits a form with and without each configuration: errors and intervals. `choose.choose` takes the
+  best, predicts, and says what it means.
+- `saved` keeps a choice as plain data, and has the growth of each part of a step (`saved.parts_of`). `planning` says
+  what follows from a choice, `growth` how one curve differs from another.
 """
 
 from pytest_perfdl.model.errors import ScalingError

@@ -1,5 +1,6 @@
 """Statistics, independent of tests and metrics.
 
-`evidence` has the statistics of paired rounds: an e-process on signs, and the posterior of the change. `ranks` compares
-two samples, `bounds` gives intervals of a proportion, `quantiles` those of samples and of Student's distribution.
+`quantiles` has quantiles of samples and of Student's distribution, intervals of a proportion, and the rank test of two
+samples. `evidence` has the statistics of paired rounds: an e-process on signs, and the posterior of the change.
+`change_points` finds where the level of a series changes, under autocorrelation.
 """

@@ -1,9 +1,17 @@
 """Reading and writing Chrome traces of the PyTorch profiler.
 
-`read` and `loads` make a frozen `Trace` of numpy columns from files that kineto wrote since 2021; `write` makes a
-Chrome trace with strict nesting; `exemplar` extracts one step of a trace, and `with_memory` adds memory events that
-another run recorded. `recordings` splits a trace into which several processes were merged. `memory_snapshot` reads
-dumps of PyTorch's device allocator. All times are integer nanoseconds. Metrics are computed in `analysis`.
+All times are integer nanoseconds. Metrics are computed in `analysis`.
+
+- Reading: `reader` makes a frozen `Trace` of numpy columns from a file that kineto wrote since 2021: it cuts the text
+  into slices, `decode` makes events of each (with repairs), `events` has their types and exact times, and `columns`
+  converts them to columns, categories included. `times` corrects impossible times. `formats` names what a file is
+  instead of a trace.
+- Data: `model` holds `Trace` and `Category`; `raw_args` the arguments of events as text; `arrays` sorts and numbers.
+- Meaning: `annotations` finds step annotations, `collective_names` says which names are collectives', `recordings`
+  splits a file into which traces of several processes were merged.
+- Writing: `writer` makes a Chrome trace with strict nesting; `exemplar` extracts one step of a trace, and
+  `exemplar.with_memory` adds memory events that another run recorded.
+- `memory_snapshot` reads dumps of PyTorch's device allocator.
 """
 
 from pytest_perfdl.model.errors import TraceError

@@ -1,4 +1,8 @@
-"""Converts decoded events, slice by slice, to the columns of a `Trace`: complete events, pairs, instants and ids."""
+"""Converts decoded events, slice by slice, to the columns of a `Trace`: complete events, pairs, instants and ids.
+
+The category of an event, as the file has it, becomes a `Category` here (`_ALIASES`: names of old traces and of MTIA).
+`model.Category` says what each category is; `model.DEVICE_CATEGORIES` are kernels, copies and memsets.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file is that is no Chrome trace, told by its content: other files of profilers, and of what moves files."""
+"""Recognizes, by their content, files that are not Chrome traces (of other profilers, archives), to refuse them."""
 
 from __future__ import annotations
 

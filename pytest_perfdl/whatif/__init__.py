@@ -7,13 +7,15 @@
     before, after = simulate(graph), simulate(plan.apply(graph))
     after.span_ns - before.span_ns, after.period_ns, quality(graph).trust
 
-- `model` holds the words: tasks, edges, tracks. `from_trace` makes a graph of a trace, or of those of several ranks.
-- `editing` finds tasks and composes changes of them; `columns` copies what a change leaves as it was.
+- `model` holds the types: tasks, edges, tracks. `from_trace` makes a graph of a trace, or of those of several ranks;
+  `unprofiled` takes the profiler's own time off it.
 - `simulation` computes when every task starts and ends, and how far the graph explains the trace.
-- `transform` is the registry of optimizations, `transforms` holds those that come with the package; they look things
-  up in `facts`, `layers`, `lifetimes` (memory) and `machine` (constants). `predict` answers a question with an
-  interval and a trust; `unprofiled` takes the profiler's own time off a graph first. `parallelism` puts layers on
-  several devices, `strategy` searches for the best way to.
+- `editing` finds tasks and composes changes of them.
+- `transform` is the registry of optimizations, `transforms` holds those that come with the package. They look things up
+  in `facts` (costs, gradients), `transform.lifetimes` (memory), `machine` (constants, of which `measured_constants`
+  measures some), `collectives` (what they exchange and cost) and `rank_work` (how the work of ranks varies).
+- `predict` answers a question with an interval and a trust. `advice` finds optimizations that help, `strategy` searches
+  for the best way to spread layers over devices, `counterfactual` says what each cause of a change costs the step.
 
 Source: Zhu, Phanishayee, Pekhimenko, "Daydream: Accurately Estimating the Efficacy of Optimizations for DNN Training",
 USENIX ATC 2020 (tasks, primitives); Liang et al., "Lumos", MLSys 2025 (dependencies that are worked out at run time).

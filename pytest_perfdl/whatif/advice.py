@@ -1,8 +1,8 @@
 """Advice: what wastes time on a trace's critical path, which optimization helps, and its predicted gain.
 
-`advise` collects the findings of each rule in `rules`, predicts the optimization that each finding suggests, and keeps
-those with a certain gain. `notes` explains waits that no optimization removes. `run.blamed_advice` restricts the advice
-to the causes of a regression.
+`advise` collects the findings of each `rule`, predicts the optimization that each finding suggests, and keeps those
+with a certain gain. `notes` explains waits that no optimization removes. `run.advice` restricts the advice to the
+causes of a regression.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `step_parts` gives the parts of every step of a trace with who launched them, in which module and from which line, so
 that two steps can be subtracted from each other without a remainder. `labels` says which part an event is of,
-`host_parts` and `device_parts` whose a moment is, `sums` adds it all up, `delays` takes off what others had of the
-processor.
+`host_parts` and `device_parts` say which part each moment belongs to and add up, `without_delays` excludes the time in
+which other processes used the processor.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class StepParts:
     parts: tuple[Part, ...]
     """In the order in which they first occur."""
     classes: tuple[str, ...]
-    """The class of each part in the step's account (`device_account`, `host_account`)."""
+    """The class of each part in the step's account (`accounts.device_accounts`, `accounts.host_accounts`)."""
     ns: I64
     """Time of the step that belongs to the part: what hides behind other work counts for that. Each column adds up
     to `step_ns` exactly."""
@@ -545,7 +545,7 @@ def step_parts(trace: Trace) -> StepParts:
     """What every step of a trace is made of, to the nanosecond.
 
     With device events the step is its window and the parts are device events and causes of idle time
-    (`parts.device`); without, it is the step's time on the host, of operators and Python (`parts.host`). A trace
+    (`device_parts`); without, it is the step's time on the host, of operators and Python (`host_parts`). A trace
     without any event has no steps and no parts.
     """
     joined = launches(trace)

@@ -1,12 +1,14 @@
 """What an event belongs to: its step and thread, the call that launched it, its operator, module and source line.
 
-`intervals` are sets of moments, with which times are added up without counting twice. On a thread events nest
-(`nesting`, `enclosing`), which makes the call tree of the host (`tree`); a device's events are joined to the calls that
-launched them (`launches`), and `device_record` says whether that record is whole. `step_list` tells which annotations
-are steps, `unnamed_steps` what looks like some, `steps` which of them figures are made of, and when they begin and end
-(`step_times`); `device_steps` says which step a device event is of, `threads` which threads work for a step,
-`operator_args` and `operator_time` what an operator was called with and which moments are its own. What is known of a
-row is handed on to what runs inside it, over the autograd engine and to the device (`autograd`, `inherit`): so
-`modules` and `source_lines` name the places of kernels. `communication` and `in_flight` tell which events communicate,
-`doubled` which operators were recorded twice.
+- Times: `intervals` are sets of moments, with which times are added up without counting twice.
+- Host: `nesting` finds which events of a thread are inside which, `threads` which threads work for a step and what
+  waits for input. `launches` joins device events to the calls that launched them and makes the call tree of the host.
+- Device: `device_record` says which step a device event is of, whether the record is whole, and which transfers have no
+  kernel; `communication` which events communicate, and how much of that is hidden.
+- Steps: `step_list` selects the annotations that are steps and finds what looks like steps without one
+  (`step_list.step_like`, `step_list.repetitions`); `steps` says when they begin and end and which of them figures are
+  made of.
+- Origins: `operators` has the arguments of operators, which moments are their own, and which were recorded twice;
+  `origins` the module, source line and forward operator of each event, handed down the call tree, over the autograd
+  engine and to the device (`origins.inherited`).
 """

@@ -1,7 +1,7 @@
-"""Everything that `perfdl trace` says of one file: `qualify.summarize` computes all of it, once.
+"""Everything that `perfdl trace` says of one file: `summary.summarize` computes all of it, once.
 
-Tables over the whole file (`operator_tables`, `kernel_tables`, `launch_stats`, `memory_timeline`, `device_figures`),
-of which `selection` takes a part; what bounds the step in one sentence (`bottleneck`), what costs time besides
-(`trace_findings`), and what a reader must know before believing any of it (`integrity`, and of the software that
-recorded it `software`).
+`selection` takes the part of a trace that the user asks for. Over the whole file, `tables` lists kernels, operators and
+launches, `memory_timeline` has memory over time, `device` the device's busy and idle time. `findings` says what bounds
+the step (`findings.bottleneck`), what costs time besides (`findings.trace_findings`), and what a reader must know
+before believing the figures (`findings.trace_integrity`, `findings.software_problems`). `summary` joins them.
 """

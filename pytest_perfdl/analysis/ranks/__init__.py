@@ -1,8 +1,9 @@
 """The processes of one job compared: who starts collectives late, who waits for whom, and what it costs.
 
-`activity` reduces one rank's trace to a compact value (`RankActivity`), in whichever process; `compare` aligns the
-clocks of all ranks, matches their collectives and finds the straggler (`RankFigures`). `ranks` is both for traces that
-are in memory. The types of results are in `figures`, those of one rank in `activity` and `calls`.
+`calls` lists the communication of one rank, `activity` reduces its trace to a compact value (`RankActivity`), in
+whichever process. Of all ranks together, `clocks` matches their calls and aligns their clocks, and `meetings` computes
+who waited for whom and what each rank did when. `compare.compare` joins that and finds the straggler; `compare.ranks`
+does all of it for traces that are in memory. `figures` has the types of the result (`RankFigures`).
 """
 
 from pytest_perfdl.analysis.ranks.activity import RankActivity, StepTimes, Traffic, activity

@@ -60,7 +60,7 @@ class StepTimes:
     communication_ns: I64
     """All communication in the step, hidden or not: |U(comm)|."""
     account: Mapping[str, I64]
-    """The classes of `account.device_account` or `account.host_account`; they add up to `window_ns` exactly."""
+    """The classes of `accounts.device_accounts` or `accounts.host_accounts`; they add up to `window_ns` exactly."""
 
     def __len__(self) -> int:
         return len(self.number)

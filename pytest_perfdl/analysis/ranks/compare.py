@@ -259,8 +259,8 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
 
     A rank's number is `distributedInfo`'s where all have one and no two the same, else its place.
     Collectives are matched by process group (else by stream) and `Seq` where they have it, else by order, among the
-    members of their group that are given, and messages by sender and receiver (`matching`). The clocks are aligned on
-    their ends (`clocks`); what the ends still disagree by is `residual_ns`.
+    members of their group that are given, and messages by sender and receiver (`clocks.candidates`). The clocks
+    are aligned on their ends (`clocks.clocks_of`); what the ends still disagree by is `residual_ns`.
 
     *Skew and transfer.* A collective cannot transfer before its last member has started it. What a member spends in it
     before is waiting for that member; the transfer is what the shortest member spends after. A member that ends before

@@ -2,10 +2,10 @@
 
     matching = match.match(base, new)
 
-`match` is the entry point, with one file per stage: `same_name`, `same_operator`, `order` and `fusion`; `groups` has
-the data types, and `matched` ensures that every part is in one group. They rest on `names` and `cpp_names` (names
-without what changes from build to build), `compilers` (what compiler-generated names say), `normalized` (a part as it
-is compared) and `likeness` (the cost of matching two parts).
+`names` removes from names what changes from build to build, reads what compiler-generated names say, and has a part as
+it is compared (`names.About`). `stages` has the data types (`stages.Group`, `stages.Matching`), the cost of matching
+two parts (`stages.costs`), and the stages by name, by launching operator, and by order and likeness. `match` is the
+entry point: it runs the stages in order, then those for fused operators, and enters every part in exactly one group.
 
 Pure functions of the parts alone: deterministic, and the same whichever side is called the baseline.
 """

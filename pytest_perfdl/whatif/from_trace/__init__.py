@@ -1,6 +1,7 @@
 """A task graph from a trace, and one from the traces of several ranks.
 
-`graph.task_graph` asks the analyses (`analyses`), cuts host threads into tasks (`host_tasks`), numbers them
-(`layout`) and says what each waits for (`host_edges`, `device_edges`): Daydream's five kinds of dependency, and those
-that Daydream lacks. `job` makes one graph of several ranks, which wait for each other where they have `rank_meetings`.
+`layout` collects what the analyses say (`layout.evidence_of`), cuts host threads into tasks (`layout.thread_tasks`) and
+numbers all tasks (`layout.layout_of`); `edges` says what each waits for: Daydream's five kinds of dependency, and those
+that Daydream lacks. `graph.task_graph` makes the graph of both. `job` makes one graph of several ranks, which wait for
+each other in collectives and messages (`job.meetings`).
 """

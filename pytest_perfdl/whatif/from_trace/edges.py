@@ -32,7 +32,7 @@ _KIND = {
 def host_edges(layout: TaskLayout, tasks: Tasks, queue_depth: int) -> tuple[list[Edges], Usual, I64]:
     """Edges into the tasks of host threads, how long calls take to return, and the unexplained time of each task.
 
-    Waits for room in the queue are left out where `queue_depth` says when there are any: see `rederive`.
+    Waits for room in the queue are left out where `queue_depth` says when there are any: see `structure.rederived`.
     """
     unexplained = np.zeros(len(tasks), dtype=np.int64)
     sources = [_sources(layout, number) for number in range(len(layout.hosts))]

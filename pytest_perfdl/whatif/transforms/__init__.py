@@ -2,12 +2,13 @@
 
 Importing this package registers them, so what finds them by name is here.
 
-- `precision` and `layout` change the element type and the memory format.
-- `optimizer`, `launching` and `operators` reduce the number of operators and launches.
-- `waiting` and `loading` remove waits of the host.
-- `sizes` changes the amount of work.
+- `operators` removes, fuses or folds operators, or computes them in 16 bits; `optimizer` fuses the update of the
+  parameters.
+- `launching` reduces launches and waits of the host, and loads batches while the step computes.
+- `sizes` changes the amount of work or the memory format, and spreads layers over devices.
 - `memory` trades time for memory.
-- `parallel` and `collectives` distribute work over devices, `ranks` and `buckets` change a job of several ranks.
+- `ranks` changes a job of several ranks; `collectives` distributes batches over devices and changes the exchange of
+  gradients and its buckets.
 """
 
 from __future__ import annotations

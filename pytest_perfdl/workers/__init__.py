@@ -2,8 +2,9 @@
 
 - Before it starts: `definition` reads what a test measures by its source; `checkout` provides the other side's code,
   `interpreter` another Python, which runs `environment_script`.
-- In the orchestrating process: `process` starts, monitors and ends a worker, `forks` forks it from a process that has
-  imported third-party modules. A test with ranks is a `job`, whose ranks `launcher` starts, each a `rank_process`.
+- In the orchestrating process: `process` starts, monitors and ends a worker, `forks` forks it from `fork_server`, a
+  process that has imported third-party modules. A test with ranks is a `job`, whose ranks `launcher` starts, each a
+  `rank_process`.
 - Between the processes: `channel` has the messages and transports them, with pytest's objects (reports, warnings,
   marks) in them. Commands and replies of a measurement pass through unchanged.
 - In the worker: `worker` runs the test, `rank` is a worker that connects back, `files_read` observes what is read.

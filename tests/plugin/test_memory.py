@@ -184,13 +184,13 @@ def test_a_step_that_does_not_bear_to_be_recorded_is_judged_all_the_same(project
     project.write(
         "conftest.py",
         """
-        from pytest_perfdl.measure import attributed_pass
+        from pytest_perfdl.measure import memory_pass
 
         def fail(command):
             raise RuntimeError("no recording here")
             yield
 
-        attributed_pass.run = fail
+        memory_pass.run = fail
         """,
     )
     done, test = run(project)

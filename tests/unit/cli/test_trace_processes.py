@@ -116,7 +116,7 @@ def test_the_size_of_the_text(tmp_path):
 
 SLEEPS = r"""
 import os, sys, time
-from pytest_perfdl.cli import trace_processes
+from pytest_perfdl.cli import traces
 
 def sleeps(file):
     os.write(1, b"reading\n")  # at once: print writes the end of the line apart where Python does not buffer
@@ -124,7 +124,7 @@ def sleeps(file):
 
 if __name__ == "__main__":
     try:
-        trace_processes.read_in_processes(sys.argv[1:], 2, sleeps)
+        traces.read_in_processes(sys.argv[1:], 2, sleeps)
     except KeyboardInterrupt:
         sys.exit(130)
 """

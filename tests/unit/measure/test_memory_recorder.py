@@ -275,7 +275,7 @@ def code(tmp_path_factory):
         patch.syspath_prepend(folder)
         patch.setattr("pytest_perfdl.measure.memory_pass._SHOWN", {})
         # What a step leaves is young. To collect all that was ever imported takes a part of a second each time.
-        patch.setattr(memory_pass, "gc", SimpleNamespace(collect=lambda: gc.collect(1)))
+        patch.setattr(memory_pass, "gc", SimpleNamespace(**{**vars(gc), "collect": lambda: gc.collect(1)}))
         spec.loader.exec_module(module)
         gc.collect()
         found = memory_pass.held_storages

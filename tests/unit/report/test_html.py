@@ -139,7 +139,7 @@ def test_it_needs_no_network_and_runs_only_its_own_script(everything):
 
 
 def test_a_page_without_the_library_of_charts_says_so(monkeypatch):
-    monkeypatch.setattr(html.charts, "library", lambda: None)
+    monkeypatch.setattr(html, "plotting_library", lambda: None)
     parsed = page(runs.result())
     (policy,) = [attrs["content"] for attrs in parsed.all("meta") if attrs.get("http-equiv")]
     assert "unsafe" not in policy

@@ -247,8 +247,8 @@ READERS = {
     ),
     "runs/bisect/child": kept,
     "runs/bisect/history": lambda world, _: (commits(world), history.working_tree_state(world.root)),
-    "runs/bisect/prior": lambda world, _: likely(world),
-    "ci/base": lambda world, _: [
+    "runs/bisect/posterior": lambda world, _: likely(world),
+    "ci/job": lambda world, _: [
         job.find(world.root, each)
         for each in (job.Base("branch"), job.Base("branch", "main"), job.Base("revision", "origin/main"))
     ],
@@ -258,13 +258,12 @@ READERS = {
     ],
     "cli/prune": lambda world, _: prune._is_sparse(world.root, "model.py"),
     "cli/refresh": lambda world, _: git.trouble(world.root),
-    "runs/history/committed": lambda world, _: list(runs_history.measurements(world.root, "baselines", pytest.fail)),
-    "machine/fitness/software": lambda world, _: fitness.history(world.root),
-    "run/definitions": lambda world, _: sorted(definitions._listed(world.root, world.first)),
+    "runs/history": lambda world, _: list(runs_history.measurements(world.root, "baselines", pytest.fail)),
+    "machine/fitness": lambda world, _: fitness.history(world.root),
+    "run/definitions": lambda world, _: (sorted(definitions._listed(world.root, world.first)), diffs(world)),
     "run/revisions": lambda world, _: revisions(world),
     "run/session": lambda world, _: git.web_address(world.root),
-    "run/source_diff": lambda world, _: diffs(world),
-    "run/waivers": lambda world, _: selection.resolve(
+    "run/selection": lambda world, _: selection.resolve(
         world.root, SimpleNamespace(waivers="waivers.toml", against="HEAD~2"), {}
     ),
     "system/git": lambda world, _: (
@@ -315,10 +314,10 @@ def test_no_setting_of_a_user_changes_what_is_read_writes_the_index_or_runs_a_pr
     assert [each.name for each in plain["runs/bisect/history"][0][0].commits[1:]][-1] == history.WORKING_TREE
     assert plain["runs/bisect/history"][0][1][-1] is None
     assert plain["baseline/recorded_commit"][0].commit == plain["baseline/recorded_commit"][1].commit == world.last
-    assert plain["ci/base"][0].commit == git.commit_of(world.root, "HEAD~1")
-    assert [each.added for each in plain["run/waivers"].waivers] == [False, True]
-    assert plain["run/source_diff"][0][0].text == plain["run/source_diff"][1][0].text != ""
-    assert len(plain["runs/history/committed"]) == 5
+    assert plain["ci/job"][0].commit == git.commit_of(world.root, "HEAD~1")
+    assert [each.added for each in plain["run/selection"].waivers] == [False, True]
+    assert (of_commit := plain["run/definitions"][1])[0][0].text == of_commit[1][0].text != ""
+    assert len(plain["runs/history"]) == 5
 
     witness, index = tmp_path / "ran", world.root / ".git" / "index"
     files = {name: tmp_path / name for name in ("program", "attributes", "order", "hooks", "hostile")}
@@ -353,15 +352,18 @@ def test_no_setting_of_a_user_changes_what_is_read_writes_the_index_or_runs_a_pr
 @pytest.mark.parametrize(
     "command, readers",
     [
-        ("cat-file", ["baseline/recorded_commit", "runs/bisect/prior", "cli/diff_inputs", "run/waivers", "system/git"]),
+        (
+            "cat-file",
+            ["baseline/recorded_commit", "runs/bisect/posterior", "cli/diff_inputs", "run/selection", "system/git"],
+        ),
         ("diff-files", ["baseline/code"]),
-        ("diff-index", ["baseline/files", "baseline/recorded_commit", "runs/bisect/history", "runs/history/committed"]),
-        ("hash-object", ["runs/bisect/history", "runs/history/committed"]),
-        ("log", ["baseline/recorded_commit", "runs/bisect/history", "runs/history/committed"]),
-        ("ls-files", ["baseline/code", "runs/bisect/history", "cli/prune", "runs/history/committed"]),
-        ("ls-tree", ["baseline/code", "baseline/files", "runs/bisect/child", "cli/diff_inputs", "run/waivers"]),
+        ("diff-index", ["baseline/files", "baseline/recorded_commit", "runs/bisect/history", "runs/history"]),
+        ("hash-object", ["runs/bisect/history", "runs/history"]),
+        ("log", ["baseline/recorded_commit", "runs/bisect/history", "runs/history"]),
+        ("ls-files", ["baseline/code", "runs/bisect/history", "cli/prune", "runs/history"]),
+        ("ls-tree", ["baseline/code", "baseline/files", "runs/bisect/child", "cli/diff_inputs", "run/selection"]),
         ("merge-base", ["runs/bisect/history"]),
-        ("rev-parse", ["runs/bisect/history", "ci/base", "cli/diff_inputs", "runs/history/committed", "run/waivers"]),
+        ("rev-parse", ["runs/bisect/history", "ci/job", "cli/diff_inputs", "runs/history", "run/selection"]),
         ("worktree", ["workers/checkout"]),
     ],
 )

@@ -96,7 +96,7 @@ def parent_of(modules, allowed=()):
             "starts 1 thread",
         ),
         (
-            "import pytest_perfdl.workers.forks as f; f._DEVICES = (__file__,); kept = open(__file__)",
+            "import pytest_perfdl.workers.fork_server as f; f._DEVICES = (__file__,); kept = open(__file__)",
             "opens .*odd_lib.py",
         ),
         ("import gc; gc.freeze()", r"freezes objects \(gc.freeze\)"),

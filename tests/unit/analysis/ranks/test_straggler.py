@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from pytest_perfdl.analysis.ranks import Straggler, activity, bus_bandwidth, compare, ranks
+from pytest_perfdl.analysis.ranks import Straggler, activity, bus_bandwidth, ranks
 from pytest_perfdl.analysis.ranks.compare import Evidence
+from pytest_perfdl.analysis.ranks.compare import find as find_straggler
 from pytest_perfdl.analysis.ranks.meetings import roles_of
 from unit.trace.chrome import kernel, launch, step, trace, x
 
@@ -13,7 +14,7 @@ NUMBERS = range(10, 20)
 
 
 def find(evidence, numbers, ranks, *, least_ns=10_000):
-    return compare.find(evidence, numbers, ranks, least_ns=least_ns)
+    return find_straggler(evidence, numbers, ranks, least_ns=least_ns)
 
 
 def evidence(*, extra=(), link=(), late_host=(), roles=None, held=True, seed=0, noise=2000, ranks=4, steps=10):

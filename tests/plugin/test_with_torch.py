@@ -280,7 +280,7 @@ REPLAYED = """
     from torch.profiler import ProfilerActivity, profile
 
     from pytest_perfdl.cli import main
-    from pytest_perfdl.measure import calibration, replay
+    from pytest_perfdl.measure import calibration
     from pytest_perfdl.model.errors import ConstantsError
 
 
@@ -345,23 +345,23 @@ REPLAYED = """
 
 
     def test_arguments_as_they_were():
-        call = replay.Recorded("aten::mul", [[2, 3], []], ["float", "Scalar"], [[1, 2], []], ["", "0.5"])
-        matrix, factor = replay._arguments(call, "cpu")
+        call = calibration.Recorded("aten::mul", [[2, 3], []], ["float", "Scalar"], [[1, 2], []], ["", "0.5"])
+        matrix, factor = calibration._arguments(call, "cpu")
         assert (tuple(matrix.shape), matrix.stride(), factor) == ((2, 3), (1, 2), 0.5)
         for shape, strides in (([2**20, 2**20], [2**20, 1]), ([10**30], [1]), ([2], [10**12])):
-            call = replay.Recorded("aten::relu", [shape], ["float"], [strides], [""])
-            assert replay._arguments(call, "cpu") is None
-        unknown = replay.Recorded("aten::cat", [[], []], ["TensorList", "Scalar"], [[], []], ["", "0"])
-        assert replay._arguments(unknown, "cpu") is None
+            call = calibration.Recorded("aten::relu", [shape], ["float"], [strides], [""])
+            assert calibration._arguments(call, "cpu") is None
+        unknown = calibration.Recorded("aten::cat", [[], []], ["TensorList", "Scalar"], [[], []], ["", "0"])
+        assert calibration._arguments(unknown, "cpu") is None
 
 
     def test_nothing_is_replayed_that_makes_too_much_of_little():
         column, row = torch.ones(10**6, 1), torch.ones(1, 10**6)
-        assert replay._ratio("aten::mm", [column, row], "bfloat16", "cpu") is None
-        assert replay._ratio("aten::arange", [10**12], "bfloat16", "cpu") is None
-        assert replay._ratio("aten::relu", [torch.ones(4).expand(2**40, 4)], "bfloat16", "cpu") is None
-        assert replay._fits(torch.ops.aten.mm, [row, column])
-        assert replay._fits(torch.ops.aten.nonzero, [row])
+        assert calibration._ratio("aten::mm", [column, row], "bfloat16", "cpu") is None
+        assert calibration._ratio("aten::arange", [10**12], "bfloat16", "cpu") is None
+        assert calibration._ratio("aten::relu", [torch.ones(4).expand(2**40, 4)], "bfloat16", "cpu") is None
+        assert calibration._fits(torch.ops.aten.mm, [row, column])
+        assert calibration._fits(torch.ops.aten.nonzero, [row])
 """
 
 

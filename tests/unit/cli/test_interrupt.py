@@ -39,14 +39,15 @@ os._exit(0)
 
 
 def test_an_interrupt_while_a_command_starts(tmp_path):
-    moments = ("1", "2", "20", "60")
+    # From the 20th import to the 22nd the C code of msgspec is being initialized, which does not survive an exception.
+    moments = ("1", "2", "10", "60")
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *moments], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     codes = {tuple(line.split()[:2]): line.split()[2] for line in done.stdout.splitlines()}
     assert codes.keys() == {(name, moment) for name in EXAMPLES for moment in moments}
     # Some commands end before they have imported much.
-    assert {code for (_, moment), code in codes.items() if moment in ("1", "2", "20")} == {"130"}
+    assert {code for (_, moment), code in codes.items() if moment in ("1", "2", "10")} == {"130"}
     assert {*codes.values()} <= {"130", "2", "3"}
     assert "Traceback" not in done.stderr
     assert done.stderr.count("perfdl: interrupted") == [*codes.values()].count("130")

@@ -52,7 +52,7 @@ def in_pairs(monkeypatch, *sides, only_tests=""):
         measure_base=lambda *_: left.pop(0),
         remote=SimpleNamespace(origins=None),
     )
-    said = dict.fromkeys(("mistaken", "not_as_recorded", "only_tests", "maybe_one_sided"), lambda *_: "")
+    said = dict.fromkeys(("mistaken", "not_as_recorded", "only_tests", "maybe_one_sided", "shared"), lambda *_: "")
     said["only_tests"] = lambda *_: only_tests
     revisions = SimpleNamespace(checkout=lambda _: None, ignored=lambda _: ("built.so",), **said)
     monkeypatch.setattr(_Pair, "judged", lambda self, found, new, base: found)

@@ -271,8 +271,7 @@ READERS = {
         [git.trouble(world.root), git.content(world.root, world.first, "data[1].txt")],
         list(git.blobs(world.root, [f"{world.first}:model.py", "0" * 40], 100)),
     ),
-    "workers/kept_checkouts": lambda world, _: git.said(None),
-    "workers/checkout": lambda world, _: checked_out(world),
+    "workers/checkout": lambda world, _: (git.said(None), checked_out(world)),
 }
 """Everything that reads git, by the module that it is in."""
 

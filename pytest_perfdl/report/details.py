@@ -6,7 +6,6 @@ what stands where; names are numbers into one list for the whole page), and beco
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.model.units import plural
-from pytest_perfdl.report import memory, words
+from pytest_perfdl.report import figures, memory, words
 from pytest_perfdl.results.verdict import BreakdownRow, StepBreakdown
 from pytest_perfdl.trace import Trace, loads
 from pytest_perfdl.trace.annotations import step_annotations
@@ -308,7 +307,7 @@ def _occasions(source: str, record: Record) -> list[dict[str, Any]]:
                 "date": occasion.date,
                 "commit": (occasion.commit or "")[:9],
                 "step_time": {
-                    words.visible(name): _finite(one.values[first : first + occasion.repeats])
+                    words.visible(name): figures.finite(one.values[first : first + occasion.repeats])
                     for name, one in series.items()
                 },
             }
@@ -380,7 +379,3 @@ def _curve(device: DeviceTimeline, start: int) -> dict[str, Any]:
         ],
         "alive_more": [len(rest := device.alive_at_peak[ALIVE:]), sum(alive.bytes for alive in rest)],
     }
-
-
-def _finite(values: Sequence[float]) -> list[float]:
-    return [value for value in values if math.isfinite(value)]

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.report import svg, words
+from pytest_perfdl.report import figures, svg, words
 from pytest_perfdl.report.svg import Axis
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import MetricVerdict
@@ -54,7 +54,7 @@ def pictures(result: Result) -> list[Picture]:
         if metric.kind != "timed" or not telling:
             continue
         if metric.pairs or metric.evidence == "paired":
-            if _finite(_changes(metric)) or _interval(metric):
+            if figures.finite(_changes(metric)) or _interval(metric):
                 drawn.append(_of_rounds(metric))
         elif any(sides := _processes(metric, result)):
             drawn.append(_of_processes(metric, *sides))
@@ -83,12 +83,8 @@ def _interval(metric: MetricVerdict) -> tuple[float, float] | None:
 def _processes(metric: MetricVerdict, result: Result) -> tuple[list[float], list[float]]:
     """The values of the recording's processes, and of the current ones."""
     sides = [{} if side is None else side.metrics() for side in (result.base, result.new)]
-    base, new = (_finite(side[metric.name].values) if metric.name in side else [] for side in sides)
+    base, new = (figures.finite(side[metric.name].values) if metric.name in side else [] for side in sides)
     return base, new
-
-
-def _finite(values: Sequence[float]) -> list[float]:
-    return [value for value in values if math.isfinite(value)]
 
 
 def _axis_around(values: Sequence[float]) -> Axis:
@@ -101,7 +97,7 @@ def _axis_around(values: Sequence[float]) -> Axis:
 def _of_rounds(metric: MetricVerdict) -> Picture:
     """A dot for each round at its change, the first round on top; the limit a line, the interval a band."""
     changes, interval, limit = _changes(metric), _interval(metric), limit_change(metric)
-    known = _finite(changes)
+    known = figures.finite(changes)
     axis = _axis_around([0.0, *known, *(interval or ()), *([] if limit is None else [limit])])
     height = _ROUND * max(len(changes), _FEWEST)
     drawn = [*_frame(axis, height, [(tick, f"{100 * tick:+.4g}%" if tick else "0%") for tick in axis.ticks(5)])]

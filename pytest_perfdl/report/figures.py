@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Literal
 
 from pytest_perfdl.analysis.events.origins import FRAME
@@ -24,6 +25,11 @@ def value(number: float | None, metric: MetricVerdict) -> str:
     profiled steps, and the estimate of their change is not made from these means.
     """
     return "" if number is None or not metric.of_step else format_quantity(number, metric.unit) + _per_step(metric)
+
+
+def finite(values: Iterable[float]) -> list[float]:
+    """The values of a series that a picture can show."""
+    return [each for each in values if math.isfinite(each)]
 
 
 def change(metric: MetricVerdict) -> str:

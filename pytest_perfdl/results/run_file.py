@@ -24,7 +24,7 @@ from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.model import record_json, untrusted_files
 from pytest_perfdl.model.errors import RecordError, RunFileError
-from pytest_perfdl.model.json import derived, plain
+from pytest_perfdl.model.json import derived, filled, plain
 from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.record import Finding, Key, Record
 from pytest_perfdl.model.record_json import LARGEST, GitHash, KeyForm, RecordForm, ScalarForm, converted
@@ -174,7 +174,7 @@ def _fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
 def to_json(run: Run) -> dict[str, Any]:
     """Plain data for `json`: finite numbers, strings, lists and dicts only."""
     key = KeyForm(run.key.slug, dict(run.key.parts))
-    form = RunForm(**_fields(run, _OF_RUN), key=key, counts=run.counts(), tests=[])
+    form = filled(RunForm, run, key=key, counts=run.counts(), tests=[])
     return {"schema": SCHEMA, **plain(form), "tests": [_test_to_json(run, result) for result in run.results]}
 
 
@@ -189,9 +189,10 @@ def dump(data: Mapping[str, Any]) -> bytes:
 def _test_to_json(run: Run, result: Result) -> dict[str, Any]:
     judgement = result.judgement
     new, base = _values(result.new), _values(result.base)
-    form = TestForm(
-        **_fields(result, _OF_RESULT),
-        **_fields(judgement, _OF_JUDGEMENT),
+    form = filled(
+        TestForm,
+        result,
+        judgement,
         caught_by=_caught_by(judgement),
         metrics={
             metric.name: _Metric(**_metric(metric, base.get(metric.name, []), new.get(metric.name, [])))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,18 +25,18 @@ import numpy as np
 from pytest_perfdl.analysis.events.intervals import LEAST_STEPS
 from pytest_perfdl.diff.matching.match import match
 from pytest_perfdl.diff.matching.names import NO_RULES
-from pytest_perfdl.diff.matching.stages import ONE_SIDED, Matching, Weighted
+from pytest_perfdl.diff.matching.stages import ONE_SIDED, Weighted
 from pytest_perfdl.diff.side import Change, excludes_zero, of_nothing
 from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.diff.matching.stages import By, Group
-    from pytest_perfdl.diff.side import Change, Counterfactual, Key, MachineUse, Origin, Side, Status, Unit
+    from pytest_perfdl.diff.side import Counterfactual, Key, MachineUse, Origin, Side, Status, Unit
     from pytest_perfdl.model.step_part import Part
     from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 
@@ -119,11 +119,8 @@ def effects(base: Amount, new: Amount, *, exchanged: bool = False) -> Effects:
     return Effects(count=count, duration=duration, exposure=exposure)
 
 
-def summed(pairs: Iterable[tuple[Amount, Amount, Effects]]) -> Effects:
-    """The effects of several parts taken together: what their counts have beyond the sum's count is mix."""
-    base, new, total = NOTHING, NOTHING, Effects()
-    for before, after, each in pairs:
-        base, new, total = base + before, new + after, total + each
+def sum_effects(base: Amount, new: Amount, total: Effects) -> Effects:
+    """The effects of parts taken together, from sums over them: what their counts have beyond the sum's is mix."""
     if not base.count or not new.count:
         return total
     count = (new.count - base.count) * base.each_ns * base.exposure
@@ -151,9 +148,8 @@ def by_name(changes: Iterable[Change]) -> dict[Key, list[Change]]:
     return found
 
 
-def columns(changes: Iterable[Change], base: Side, new: Side) -> tuple[Floats, Floats]:
-    """Time of these changes in every column of both sides, nanoseconds."""
-    groups = [change.group for change in changes]
+def columns(groups: Sequence[Group], base: Side, new: Side) -> tuple[Floats, Floats]:
+    """Time of these groups in every column of both sides, nanoseconds."""
     before = base.ns[[place for group in groups for place in group.base]].sum(axis=0)
     after = new.ns[[place for group in groups for place in group.new]].sum(axis=0)
     return np.asarray(before), np.asarray(after)
@@ -248,7 +244,6 @@ class Diff:
     account: tuple[AccountLine, ...]
     """In the order of the classes' time on both sides."""
     drift: AccountDrift
-    matching: Matching
     detectable_ns: float | None
     """Half of the parts tested are named with 80 % probability if they change by this; `None` untested."""
     intervals: Mapping[Key, tuple[float, float]]
@@ -367,20 +362,19 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
     incomparable = _incomparable(base, new)
     if incomparable:
         base, new = of_nothing(base), of_nothing(new)
-    matching = match(_weighted(base), _weighted(new), rules)
+    amounts = [_amounts(side) for side in (base, new)]
+    groups = match(_weighted(base, amounts[0]), _weighted(new, amounts[1]), rules)
     base_ns, new_ns = (round(float(side.step_ns.mean())) for side in (base, new))
     whole = [rounded(side.ns.mean(axis=1), total) for side, total in ((base, base_ns), (new, new_ns))]
-    amounts = [_amounts(side) for side in (base, new)]
+    both = [(group, _sum(amounts[0], group.base), _sum(amounts[1], group.new)) for group in groups]
     spread = _Spread(paired, base.recorded and new.recorded)
-    drift = _drift(matching, amounts, spread)
-    tested = [group for group in matching.groups if _is_tested(_of(base, group.base), _of(new, group.new), base, new)]
+    drift = _drift(both, spread)
+    times = {id(group): columns([group], base, new) for group in groups}
+    tested = {key: each for key, each in times.items() if _is_tested(*each, base, new)}
     level = spread.level(len(tested))
-    errors = {id(group): spread.error(_of(base, group.base), _of(new, group.new)) for group in tested}
+    errors = {key: spread.error(*each) for key, each in tested.items()}
     changes = []
-    for group in matching.groups:
-        before, after = (
-            _sum(amount, members) for amount, members in zip(amounts, (group.base, group.new), strict=True)
-        )
+    for group, before, after in both:
         drifts = drift.applied and (spread.recorded or _steady(group, before, after))
         drift_ns = (drift.factor - 1) * before.ns if drifts else 0.0
         changes.append(
@@ -399,6 +393,7 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
             )
         )
     changes.sort(key=lambda change: (-abs(change.own_ns), change.group.base, change.group.new))
+    account = sum_lines((change.name_class, change.base_ns, change.new_ns) for change in changes)
     total = sum(change.drift_ns for change in changes)
     widths = [_half_width(error, level) for error in errors.values() if error is not None]
     return Diff(
@@ -414,9 +409,8 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
             (1 - CONFIDENCE) / 2,
         ),
         changes=tuple(changes),
-        account=tuple(_account(changes)),
-        drift=AccountDrift(drift.factor, drift.applied, total),
-        matching=matching,
+        account=tuple(sorted(account, key=lambda line: -(line.base_ns + line.new_ns))),
+        drift=replace(drift, ns=total),
         detectable_ns=statistics.median(widths) if widths else None,
         intervals=_of_names(changes, base, new, spread),
         incomparable=incomparable,
@@ -446,7 +440,7 @@ def _of_names(changes: Sequence[Change], base: Side, new: Side, spread: _Spread)
     """Intervals of the changes of each name that has at least `TESTED_SHARE` of a step."""
     errors: dict[Key, tuple[tuple[float, float] | None, float, float]] = {}
     for key, members in by_name(changes).items():
-        before, after = columns(members, base, new)
+        before, after = columns([change.group for change in members], base, new)
         if _is_tested(before, after, base, new):
             drift = spread.drift(sum(change.drift_ns for change in members))
             errors[key] = spread.error(before, after), float(after.mean() - before.mean()), drift
@@ -455,9 +449,8 @@ def _of_names(changes: Sequence[Change], base: Side, new: Side, spread: _Spread)
     return {key: interval for key, interval in found.items() if interval is not None}
 
 
-def _weighted(side: Side) -> list[Weighted]:
-    counts, times = side.count.mean(axis=1).tolist(), side.ns.mean(axis=1).tolist()
-    return [Weighted(*each) for each in zip(side.parts, counts, times, strict=True)]
+def _weighted(side: Side, amounts: Sequence[Amount]) -> list[Weighted]:
+    return [Weighted(part, each.count, each.ns) for part, each in zip(side.parts, amounts, strict=True)]
 
 
 def rounded(values: Floats, total: int) -> NDArray[np.int64]:
@@ -487,11 +480,6 @@ def _parts(side: Side, members: Sequence[int]) -> tuple[Part, ...]:
     return tuple(side.parts[index] for index in members)
 
 
-def _of(side: Side, members: Sequence[int]) -> Floats:
-    """Time of the group in every column."""
-    return np.asarray(side.ns[list(members)].sum(axis=0))
-
-
 def _is_tested(before: Floats, after: Floats, base: Side, new: Side) -> bool:
     """Whether these times have at least `TESTED_SHARE` of a side's step."""
     shares = (ns.mean() / (side.step_ns.mean() or 1.0) for ns, side in ((before, base), (after, new)))
@@ -507,12 +495,9 @@ def _steady(group: Group, base: Amount, new: Amount) -> bool:
     return not _exchanged(group) and base.count > 0 and new.count > 0 and math.isclose(base.count, new.count)
 
 
-def _drift(matching: Matching, amounts: Sequence[Sequence[Amount]], spread: _Spread) -> AccountDrift:
+def _drift(both: Iterable[tuple[Group, Amount, Amount]], spread: _Spread) -> AccountDrift:
     ratios = []
-    for group in matching.groups:
-        before, after = (
-            _sum(amount, members) for amount, members in zip(amounts, (group.base, group.new), strict=True)
-        )
+    for group, before, after in both:
         if _steady(group, before, after) and before.busy_ns > 0:
             # One name of a record may hold most of its step, and would be the median of its own.
             ratios.append((after.busy_ns / before.busy_ns, 1.0 if spread.recorded else before.busy_ns))
@@ -536,17 +521,13 @@ def _class(group: Group, base: Side, new: Side) -> str:
     return max(members)[1]
 
 
-def _account(changes: Sequence[Change]) -> Iterator[AccountLine]:
-    names = dict.fromkeys(change.name_class for change in changes)
-    lines = [
-        AccountLine(
-            name,
-            sum(change.base_ns for change in changes if change.name_class == name),
-            sum(change.new_ns for change in changes if change.name_class == name),
-        )
-        for name in names
-    ]
-    yield from sorted(lines, key=lambda line: -(line.base_ns + line.new_ns))
+def sum_lines(entries: Iterable[tuple[str, int, int]]) -> list[AccountLine]:
+    """Both sides' times added up by name, in the order in which names first occur."""
+    totals: dict[str, tuple[int, int]] = {}
+    for name, base_ns, new_ns in entries:
+        base, new = totals.get(name, (0, 0))
+        totals[name] = base + base_ns, new + new_ns
+    return [AccountLine(name, *total) for name, total in totals.items()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,19 +19,11 @@ Coalition = int
 """Bit i is set if player i is in it."""
 
 
-def shapley(players: int, value: Callable[[Coalition], float], most: int, seed: int = 0) -> tuple[list[float], bool]:
+def shapley(players: int, value: Callable[[Coalition], float], most: int) -> tuple[list[float], bool]:
     """The share of each player, and whether it is exact: of all coalitions, else of as many orders as can be had.
 
-    Parameters
-    ----------
-    players
-        How many there are.
-    value
-        What a coalition is worth; asked for once each.
-    most
-        How many coalitions may be asked for; one order and its reverse are followed at least.
-    seed
-        Of the orders that are followed.
+    The value of a coalition is asked for once, and of at most `most` coalitions. One order and its reverse are followed
+    at least.
     """
     known: dict[Coalition, float] = {}
 
@@ -42,7 +34,7 @@ def shapley(players: int, value: Callable[[Coalition], float], most: int, seed: 
 
     if 2**players <= most:
         return _exact(players, worth), True
-    chance = random.Random(seed)
+    chance = random.Random(0)
     found = [0.0] * players
     followed = 0
     while not followed or len(known) + 2 * players <= most:

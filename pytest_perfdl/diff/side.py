@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff.account import Amount, Effects
     from pytest_perfdl.diff.matching.stages import Group
     from pytest_perfdl.model.record import Call
-    from pytest_perfdl.model.step_part import Part, PartKind
+    from pytest_perfdl.model.step_part import PartKind
     from pytest_perfdl.results.verdict import Bound, StepBreakdown
 
     Floats = NDArray[np.float64]

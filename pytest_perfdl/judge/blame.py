@@ -7,7 +7,9 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_perfdl.diff.account import PYTHON
+from pytest_perfdl.diff import causes, diff, likeliest, of_call, of_traces, remainder
+from pytest_perfdl.diff.account import PYTHON, columns
+from pytest_perfdl.diff.causes import LEAST_SHARE as LEAST_EFFECT
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.ranks import parts_of_ranks
 from pytest_perfdl.judge.reasons import same
@@ -71,23 +73,16 @@ def _is_recounted(cause: Cause) -> bool:
 
 def recorded(base: Call, new: Call) -> Diff:
     """What changed in a call, from the rows of both records."""
-    from pytest_perfdl.diff import diff, of_call
-
     return diff(of_call("baseline", base), of_call("current", new))
 
 
 def explained(
     rounds: Sequence[Round], rules: Rules = NO_RULES, ranks: Mapping[str, int] | None = None
 ) -> dict[str, Diff]:
-    """What changed in each call, from the profiled steps of rounds; empty where a round has none.
+    """What changed in each call, from the profiled steps of rounds, or by call of one of their ranks.
 
-    Parameters
-    ----------
-    ranks
-        Whose steps these are, by call, of tests with ranks.
+    Empty where a round has none.
     """
-    from pytest_perfdl.diff import diff, of_traces
-
     if not rounds or not all(each.parts_base and each.parts_head for each in rounds):
         return {}
     base, head = (parts_of_ranks(rounds, side, ranks or {}) for side in ("base", "head"))
@@ -127,8 +122,6 @@ def of_diffs(
     counts_first
         Put what changed in number before what only changed in time: for a verdict that counts alone decided.
     """
-    from pytest_perfdl.diff import causes, likeliest
-
     way = dict(timed or {})
     lost = {call for call, each in diffs.items() if contradicts(each, way.get(call))}
     found = [
@@ -156,15 +149,8 @@ def of_diffs(
 def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdown:
     """Both sides of a call's mean profiled step, in rows by name: what causes are chosen from, with the same numbers.
 
-    Parameters
-    ----------
-    rounds
-        Whether to keep the time in each column of the sides: they are paired rounds.
+    Where the columns of the sides are paired `rounds`, the time in each is kept.
     """
-    from pytest_perfdl.diff import causes, remainder
-    from pytest_perfdl.diff.account import columns
-    from pytest_perfdl.diff.causes import LEAST_SHARE as LEAST_EFFECT
-
     named = causes(of)
     known = {(cause.kind, cause.name, cause.status) for cause in named}
     others = (cause for cause in causes(of, everything=True) if (cause.kind, cause.name, cause.status) not in known)
@@ -179,7 +165,7 @@ def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdow
         there = [bool(count) or bool(ns) for count, ns in ((cause.base.count, base), (cause.new.count, new))]
         matched = all(there) and cause.kind != "idle"
         changed = abs(cause.delta_ns) >= LEAST_EFFECT * max(of.base_ns, of.new_ns)
-        of_rounds = columns(cause.changes, of.base, of.new) if rounds else ((), ())
+        of_rounds = columns([change.group for change in cause.changes], of.base, of.new) if rounds else ((), ())
         rows.append(
             BreakdownRow(
                 kind=cause.kind,
@@ -246,8 +232,6 @@ def located(
     already keeps it. Slower Python is called by the function that gained most where it is: in the annotation that it
     was called by, or outside of all that were, and if it can be in its module. Each function is named once.
     """
-    from pytest_perfdl.diff import causes, diff, of_traces
-
     found: dict[tuple[str, str, str], DiffCause] = {}
     python: dict[str, list[_Function]] = {}
     for call in base.keys() & new.keys():
@@ -264,13 +248,11 @@ def located(
         same_name = found.get((cause.call, cause.kind, cause.name))
         if function is not None:
             python[cause.call].remove(function)
-            name, module, line = function.name, cause.module or function.module, function.line
-            located.append(replace(cause, name=name, module=module, line=line))
+            module = cause.module or function.module
+            cause = replace(cause, name=function.name, module=module, line=function.line)
         elif same_name is not None and (cause.kind != "idle" or same_name.own_ns * cause.delta_ns > 0):
-            module, line = cause.module or same_name.module, cause.line or same_name.line
-            located.append(replace(cause, module=module, line=line))
-        else:
-            located.append(cause)
+            cause = replace(cause, module=cause.module or same_name.module, line=cause.line or same_name.line)
+        located.append(cause)
     return tuple(located)
 
 

@@ -11,6 +11,7 @@ from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge.stopping_rule import GateOutcome
 from pytest_perfdl.model.limits import PER_KERNEL, limit_of, limit_words
 from pytest_perfdl.model.metrics import is_utilization
+from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.model.waivers import EVERY, Waiver
 from pytest_perfdl.results.verdict import SLOWER, worst
 from pytest_perfdl.stats.quantiles import student
@@ -48,30 +49,17 @@ def applied(
 ) -> MetricVerdict:
     """A metric with the waiver that covers it, or with a remark on why that waiver does not apply.
 
-    Parameters
-    ----------
-    metric
-        With its verdict under the test's own limit or budget.
-    limits
-        The test's, with its waivers.
-    under
-        Gives the verdict on the same values under another limit.
-    name
-        Name in waivers, if it is not the metric's own.
+    Under another limit the verdict on the same values is that of `under`. Waivers know the metric by `name`, if that is
+    not its own.
     """
     if metric.verdict not in SLOWER:
         return metric
-    waiver = limits.waiver_for(name or metric.name, of_step=metric.of_step)
-    if waiver is None:
-        return _with_expired(metric, limits, name)
-    return _waived(metric, waiver, under(limit_of(waiver)))
-
-
-def _with_expired(metric: MetricVerdict, limits: Limits, name: str = "") -> MetricVerdict:
-    expired = limits.waiver_for(name or metric.name, of_step=metric.of_step, expired=True)
-    if expired is None:
-        return metric
-    return reasons.with_remark(metric, f"the waiver of {expired.who} expired on {expired.until} ({expired.why})")
+    name = name or metric.name
+    if (waiver := limits.waiver_for(name, of_step=metric.of_step)) is not None:
+        return _waived(metric, waiver, under(limit_of(waiver)))
+    if (expired := limits.waiver_for(name, of_step=metric.of_step, expired=True)) is not None:
+        return reasons.with_remark(metric, f"the waiver of {expired.who} expired on {expired.until} ({expired.why})")
+    return metric
 
 
 def _waived(metric: MetricVerdict, waiver: Waiver, loose: MetricVerdict) -> MetricVerdict:
@@ -190,12 +178,14 @@ def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict
         return metric
 
     def against(bound: Budget) -> MetricVerdict:
-        verdict, reason = (_of_mean if is_utilization(metric.name) else _verdict)(series, bound, shown=metric.new)
+        verdict, why = (_of_mean if is_utilization(metric.name) else _verdict)(series, bound)
+        size = "" if metric.new is None else f"{format_quantity(metric.new, series.unit)}, "
+        where = "within" if verdict == "unchanged" else "outside"
         return replace(
             metric,
             limit=bound.phrase(series.better),
             verdict=verdict,
-            reason=reason,
+            reason=f"{size}{where} the budget {bound.phrase(series.better)}{why}",
             times_over=_times_over(series, bound, metric.new) if verdict == "regressed" else None,
             in_every_round=False,
             waiver=None,
@@ -215,10 +205,7 @@ def fails_utilization(metric: MetricVerdict) -> bool:
 def doubted(found: Judgement, why: str) -> Judgement:
     """The judgement if the machine is below its recorded peak rates: utilization budgets do not fail the test.
 
-    Parameters
-    ----------
-    why
-        Which rates it does not reach, in one line.
+    Their reasons say `why`: which rates it does not reach.
     """
     metrics = tuple(
         replace(each, verdict="suspect", reason=f"{each.reason}; {why}", times_over=None)
@@ -237,35 +224,28 @@ def past(series: Series, budget: Budget) -> int:
     return sum(_exceeds(value, series, budget) for value in series.values)
 
 
-def _verdict(series: Series, budget: Budget, *, shown: float | None) -> tuple[Verdict, str]:
-    held = f"budget {budget.phrase(series.better)}"
+def _verdict(series: Series, budget: Budget) -> tuple[Verdict, str]:
+    """The verdict on every process, and what is said beside the budget."""
     number = past(series, budget)
-    size = "" if shown is None else f"{reasons.value(shown, series.unit)}, "
     if number == len(series.values):
-        return "regressed", f"{size}outside the {held}" + (" in all processes" if number > 1 else "")
+        return "regressed", " in all processes" if number > 1 else ""
     if number:
-        return "inconclusive", f"{size}outside the {held} in {number} of {len(series.values)} processes"
-    return "unchanged", f"{size}within the {held}"
+        return "inconclusive", f" in {number} of {len(series.values)} processes"
+    return "unchanged", ""
 
 
-def _of_mean(series: Series, budget: Budget, *, shown: float | None) -> tuple[Verdict, str]:
+def _of_mean(series: Series, budget: Budget) -> tuple[Verdict, str]:
     """Student's bound on the mean of the processes, one-sided with 97.5 % confidence."""
-    held = f"budget {budget.phrase(series.better)}"
-    size = "" if shown is None else f"{reasons.value(shown, series.unit)}, "
     count, mean = len(series.values), fmean(series.values)
     if not _exceeds(mean, series, budget):
-        return "unchanged", f"{size}within the {held}"
+        return "unchanged", ""
     if count < _LEAST_VALUES:
-        few = f"at least {_LEAST_VALUES} processes are needed, but the run measured only {count}"
-        return "inconclusive", f"{size}outside the {held}; {few}"
+        return "inconclusive", f"; at least {_LEAST_VALUES} processes are needed, but the run measured only {count}"
     width = student(_BOUND, count - 1) * stdev(series.values) / math.sqrt(count)
     bound = mean - width if series.better == "lower" else mean + width
     if _exceeds(bound, series, budget):
-        return "regressed", f"{size}outside the {held} (97.5% confidence)"
-    return (
-        "inconclusive",
-        f"{size}outside the {held}; however, a mean of {reasons.value(bound, series.unit)} cannot be excluded",
-    )
+        return "regressed", " (97.5% confidence)"
+    return "inconclusive", f"; however, a mean of {format_quantity(bound, series.unit)} cannot be excluded"
 
 
 _BOUND = 0.975

@@ -36,11 +36,6 @@ def percent(ratio: float | None) -> str:
     return "unknown" if ratio is None else format_percent(ratio, signed=False)
 
 
-def value(number: float, unit: str) -> str:
-    """A number with its unit."""
-    return format_quantity(number, unit)
-
-
 def paired(rounds: int) -> str:
     """The basis of a verdict, "10 paired rounds"."""
     return plural(rounds, "paired round")
@@ -169,7 +164,7 @@ def not_reproduced(stored: Record, now: Record) -> str:
             continue
         again = after[name]
         if series.stable and again.stable and not same(series.values[0], again.values[0]):
-            before_and_after = (value(each.values[0], each.unit) for each in (series, again))
+            before_and_after = (format_quantity(each.values[0], each.unit) for each in (series, again))
             return f"{name} {' -> '.join(before_and_after)}"
     return ""
 
@@ -188,7 +183,7 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
     shown = replace(shown, effect=_effect(before, after))
     if same(before, after):
         shown = replace(shown, limit=limit.text if limit else None, verdict="unchanged")
-        return with_reason(shown, f"{value(after, new.unit)}, same as the baseline")
+        return with_reason(shown, f"{format_quantity(after, new.unit)}, same as the baseline")
     change = counts(before, after, new.unit)
     if differs:
         return replace(shown, verdict="changed", reason=f"{change}, but the context differs ({differs})")

@@ -15,7 +15,7 @@ from pytest_perfdl.judge.round_data import head_second, values
 from pytest_perfdl.judge.stopping_rule import Held, estimated
 from pytest_perfdl.judge.stored_repeats import of_environment
 from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_change, timed_moved, with_modes
-from pytest_perfdl.judge.work import joined, operator_sides, work_change
+from pytest_perfdl.judge.work import operator_sides, work_change
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import VARYING, Finding, Series, metric_name
 from pytest_perfdl.model.units import format_percent
@@ -102,7 +102,7 @@ def settle(
         doubts = tuple(
             _doubt(call, calls[call], timed[call]) for call in timed if contradicts(calls[call], timed[call])
         )
-    worked = joined(work_of_ranks(rounds, "base", ranks)), joined(work_of_ranks(rounds, "head", ranks))
+    worked = work_of_ranks(rounds, "base", ranks), work_of_ranks(rounds, "head", ranks)
     settled = replace(settled, operators=_operators(*worked, peaks))
     if settled.verdict in EXPLAINED:
         settled = replace(settled, work=_work(settled, *worked, peaks))

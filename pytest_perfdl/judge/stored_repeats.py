@@ -20,7 +20,6 @@ from pytest_perfdl.judge.untimed import baseline_verdict, broken_reason, judgeme
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.run import Sensitivity
-from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.stats import quantiles
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.judge.round_data import Round
     from pytest_perfdl.model.limits import Limit, Limits
     from pytest_perfdl.model.record import Finding, Record, Series
-    from pytest_perfdl.results.verdict import Judgement, Verdict
+    from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict
 
 
 # Machine drift: the speed of the machine now and when the baseline was recorded, from the reference load.
@@ -148,14 +147,8 @@ def settled(found: Judgement, base: Record | None, fresh: Record, remaining: int
 def of_environment(base: Record, rounds: Sequence[Round], limits: Limits) -> tuple[MetricVerdict, ...]:
     """What the environment does to the times of the same code: those of the base's side now against the stored ones.
 
-    Parameters
-    ----------
-    base
-        The baseline, of this machine and another environment.
-    rounds
-        Rounds with the baseline's code as their base.
-    limits
-        Those of unpaired times.
+    `base` is the baseline, of this machine and another environment, and its code the base of the `rounds`; `limits` are
+    those of unpaired times.
     """
     found = []
     for name, before in base.metrics().items():
@@ -163,15 +156,7 @@ def of_environment(base: Record, rounds: Sequence[Round], limits: Limits) -> tup
         if before.kind != "timed" or limit is None or any(name not in each.base for each in rounds):
             continue
         now = replace(before, values=tuple(each.base[name] for each in rounds))
-        shown = MetricVerdict(
-            name,
-            before.kind,
-            before.unit,
-            before.better,
-            log_ratios.mean(before),
-            log_ratios.mean(now),
-            limit=limit.text,
-        )
+        shown = replace(log_ratios.shown(name, before, now), limit=limit.text)
         found.append(_waived(shown, before, now, limit, 0, limits))
     return tuple(found)
 

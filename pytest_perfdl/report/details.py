@@ -29,14 +29,12 @@ from pytest_perfdl.trace import Trace, loads
 from pytest_perfdl.trace.annotations import step_annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
     from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.model.record import Call, Record, Row
     from pytest_perfdl.report.traces import CallTraces
     from pytest_perfdl.results.run import Result
-    from pytest_perfdl.results.verdict import BreakdownRow, Judgement, OperatorSides, WorkSide
+    from pytest_perfdl.results.verdict import Judgement, OperatorSides, WorkSide
 
 
 # What a test's step is made of on both sides: the rows of the table, and the bars of the waterfall.
@@ -47,28 +45,6 @@ if TYPE_CHECKING:
 
 BARS = 9
 """Rows that the waterfall names; the others are one bar."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar of the waterfall, in nanoseconds per step."""
-
-    name: str
-    ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Waterfall:
-    """A call's step on both sides."""
-
-    call: str
-    base_ns: int
-    """Step time: as timed where both sides were, else as profiled."""
-    new_ns: int
-    bars: tuple[Bar, ...]
-    """They add up to the difference."""
-    timed: bool
-    """Whether both ends are times without the profiler, whose overhead is then a bar too."""
 
 
 def breakdowns(result: Result, *, matched: bool = True) -> tuple[StepBreakdown, ...]:
@@ -87,20 +63,29 @@ def breakdowns(result: Result, *, matched: bool = True) -> tuple[StepBreakdown, 
     return tuple(_of_records(before.get(name), after.get(name), matched=matched) for name in {**after, **before})
 
 
-def waterfall(breakdown: StepBreakdown, judgement: Judgement) -> Waterfall:
-    """How the step of a call came from its baseline's time to its current one."""
+def waterfall(breakdown: StepBreakdown, judgement: Judgement) -> dict[str, Any]:
+    """How the step of a call came from its baseline's time to its current one, in nanoseconds per step.
+
+    Both times are as timed where both sides were, else as profiled; where they are timed, the profiler's overhead is a
+    bar too. Bars are names with times, which add up to the difference.
+    """
     largest = sorted((row for row in breakdown.rows if row.delta_ns), key=lambda row: -abs(row.delta_ns))
     first = sorted(largest[:BARS], key=lambda row: -row.delta_ns)
-    bars = [Bar(row.name, row.delta_ns) for row in first]
-    rest = breakdown.delta_ns - sum(bar.ns for bar in bars)
+    bars = [[words.visible(row.name), row.delta_ns] for row in first]
+    rest = breakdown.delta_ns - sum(row.delta_ns for row in first)
     if rest or len(largest) > BARS:
-        bars.append(Bar(plural(max(0, len(largest) - BARS), "smaller change"), rest))
+        bars.append([plural(max(0, len(largest) - BARS), "smaller change"), rest])
     timed = timed_sides(judgement, breakdown.call)
-    if timed is None:
-        return Waterfall(breakdown.call, breakdown.base_ns, breakdown.new_ns, tuple(bars), False)
-    base, new = map(round, timed)
-    bars.append(Bar("Profiler overhead", new - base - breakdown.delta_ns))
-    return Waterfall(breakdown.call, base, new, tuple(bars), True)
+    base, new = map(round, timed or (breakdown.base_ns, breakdown.new_ns))
+    if timed is not None:
+        bars.append(["Profiler overhead", new - base - breakdown.delta_ns])
+    return {
+        "call": words.visible(breakdown.call),
+        "base_ns": base,
+        "new_ns": new,
+        "timed": timed is not None,
+        "bars": bars,
+    }
 
 
 def timed_sides(judgement: Judgement, call: str) -> tuple[float, float] | None:
@@ -223,18 +208,7 @@ def details(
         "repeats": [0 if side is None else side.repeats for side in (result.base, result.new)],
         "rows": [_row(each.call, row, names) for each in steps for row in each.rows],
         "roofline": _roofline(result.judgement.operators, peaks, names),
-        "accounts": [
-            {
-                "call": words.visible(drawn.call),
-                "base_ns": drawn.base_ns,
-                "new_ns": drawn.new_ns,
-                "timed": drawn.timed,
-                "bars": [[words.visible(bar.name), bar.ns] for bar in drawn.bars],
-            }
-            for each in steps
-            if accounted and each.base_ns and each.new_ns
-            for drawn in [waterfall(each, result.judgement)]
-        ],
+        "accounts": [waterfall(each, result.judgement) for each in steps if accounted and each.base_ns and each.new_ns],
         "peaks": [memory.page_data(change) for change in result.judgement.memory],
         "calls": [told for call in collected if (told := _call(call, embedded))],
         "history": _history(result),

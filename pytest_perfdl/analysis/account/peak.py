@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.events.intervals import Steps
 from pytest_perfdl.analysis.events.launches import call_tree, launches
-from pytest_perfdl.analysis.events.nesting import innermost
+from pytest_perfdl.analysis.events.nesting import Mask, innermost
 from pytest_perfdl.analysis.events.operators import operator_at
 from pytest_perfdl.analysis.events.origins import module_paths, source_lines
 from pytest_perfdl.analysis.events.steps import step_windows, steps_of
@@ -491,92 +491,51 @@ CPU = 0
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceMemory:
-    """What one device allocated, one value per step, in the order of the steps."""
-
-    device_type: int
-    """c10::DeviceType: 0 CPU, 1 CUDA, 6 HIP."""
-    device_id: int
-    allocations: tuple[int, ...]
-    """Number of allocations."""
-    alloc_bytes: tuple[int, ...]
-    """Bytes allocated; what is freed again counts in full."""
-    peak_bytes: tuple[int, ...]
-    """Most bytes held at once above what was held when the step began; at least 0."""
-    base_bytes: tuple[int | None, ...]
-    """`Total Allocated` when the step began, to which `peak_bytes` adds; `None` where the trace does not say."""
-    kept_bytes: tuple[int, ...]
-    """Bytes that the step allocated and did not free, less what it freed of earlier ones."""
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """Memory of each step by device; devices without an event are absent."""
+    """Memory of each step, in the order of the steps. Without an event of the host its figures are empty."""
 
-    devices: tuple[DeviceMemory, ...]
-
-    @property
-    def cpu(self) -> DeviceMemory | None:
-        """The host's memory."""
-        return next((device for device in self.devices if device.device_type == CPU), None)
-
-    @property
-    def allocations(self) -> tuple[int, ...]:
-        """The host's allocations of each step; empty if it has no memory event."""
-        return self.cpu.allocations if self.cpu else ()
-
-    @property
-    def alloc_bytes(self) -> tuple[int, ...]:
-        """The bytes that each step allocates on the host; empty if it has no memory event."""
-        return self.cpu.alloc_bytes if self.cpu else ()
-
-    @property
-    def peak_bytes(self) -> tuple[int, ...]:
-        """The host's peak in each step, above what it held when the step began; empty if it has no event."""
-        return self.cpu.peak_bytes if self.cpu else ()
-
-    @property
-    def kept_bytes(self) -> tuple[int, ...]:
-        """By how many bytes more the host holds after each step than before it; empty if it has no event."""
-        return self.cpu.kept_bytes if self.cpu else ()
-
-    @property
-    def accelerators(self) -> tuple[DeviceMemory, ...]:
-        """Memory of every device that is not the host."""
-        return tuple(device for device in self.devices if device.device_type != CPU)
+    allocations: tuple[int, ...]
+    """Number of the host's allocations."""
+    alloc_bytes: tuple[int, ...]
+    """Bytes that it allocated; what is freed again counts in full."""
+    peak_bytes: tuple[int, ...]
+    """Most bytes that the host held at once above what it held when the step began; at least 0."""
+    kept_bytes: tuple[int, ...]
+    """Bytes of the host that the step allocated and did not free, less what it freed of earlier ones."""
+    highest_bytes: tuple[int, ...]
+    """The highest of the peaks of the host and of all devices."""
 
 
 def memory_figures(trace: Trace) -> MemoryFigures | None:
     """Allocations, allocated bytes and peak of each step; `None` without memory events or without steps.
 
     An event belongs to the step whose annotation [start, end) holds it, whichever thread it is on; what a
-    `perfdl.setup` annotation holds is not counted, but what it leaves behind is part of the peak. The base of
-    `peak_bytes` is what the device held when the step began: the running sum of `Bytes` starts there at 0, so
-    memory from before the step that it frees makes room.
+    `perfdl.setup` annotation holds is not counted, but what it leaves behind is part of the peak. The running sum of
+    `Bytes` starts at 0 when a step begins, so memory from before the step that it frees makes room.
     """
     steps = steps_of(trace, launches(trace))
-    if len(trace.memory) == 0 or not steps.windows:
-        return None
-    devices = sorted(set(zip(trace.memory.device_type.tolist(), trace.memory.device_id.tolist(), strict=True)))
-    return MemoryFigures(tuple(_of_device(trace, steps, *device) for device in devices))
-
-
-def _of_device(trace: Trace, steps: Steps, device_type: int, device_id: int) -> DeviceMemory:
     memory = trace.memory
-    own = (memory.device_type == device_type) & (memory.device_id == device_id)
-    time, sizes, totals = memory.time[own], memory.bytes[own], memory.allocated[own]
-    allocations, alloc_bytes, peaks, kept = [], [], [], []
-    bases: list[int | None] = []
+    if len(memory) == 0 or not steps.windows:
+        return None
+    devices = sorted(set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True)))
+    of_devices = {
+        (kind, number): _of_device(trace, steps, (memory.device_type == kind) & (memory.device_id == number))
+        for kind, number in devices
+    }
+    nothing: tuple[tuple[int, ...], ...] = ((),) * 4
+    host = next((figures for (kind, _), figures in of_devices.items() if kind == CPU), nothing)
+    peaks = (peak for _, _, peak, _ in of_devices.values())
+    return MemoryFigures(*host, highest_bytes=tuple(map(max, zip(*peaks, strict=True))))
+
+
+def _of_device(trace: Trace, steps: Steps, own: Mask) -> tuple[tuple[int, ...], ...]:
+    """Allocations, bytes of these, peak and bytes kept of each step, of these events."""
+    time, sizes = trace.memory.time[own], trace.memory.bytes[own]
+    found = []
     for window in steps.windows:
         first, last = np.searchsorted(time, (window.host_start, window.host_end))
         inside = sizes[first:last]
         grown = inside[(inside > 0) & ~steps.setup.contains(time[first:last])]
-        allocations.append(len(grown))
-        alloc_bytes.append(int(grown.sum()))
-        peaks.append(max(0, int(np.cumsum(inside).max())) if len(inside) else 0)
-        kept.append(int(inside.sum()))
-        known = first < last and totals[first] >= 0
-        bases.append(int(totals[first] - sizes[first]) if known else None)
-    return DeviceMemory(
-        device_type, device_id, tuple(allocations), tuple(alloc_bytes), tuple(peaks), tuple(bases), tuple(kept)
-    )
+        peak = max(0, int(np.cumsum(inside).max())) if len(inside) else 0
+        found.append((len(grown), int(grown.sum()), peak, int(inside.sum())))
+    return tuple(zip(*found, strict=True))

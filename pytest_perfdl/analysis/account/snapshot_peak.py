@@ -10,7 +10,6 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -69,6 +68,8 @@ class _Mark:
 
     python: bool
     phase: Phase = ""
+    line: str = ""
+    """As a line of the user's code; empty for code of others."""
     moves: bool = False
     """Whether it is `Tensor.to` or `Tensor.cuda`."""
     init_group: bool = False
@@ -166,11 +167,11 @@ def snapshot_accounts(snapshot: Snapshot, *, folder: Path | None = None) -> tupl
         count nanoseconds from the first event of the history; events, where the file has no times. `lives_from` is -1
         for what was allocated before it. Rows are grouped by category, line, callers and phase; rounding is one row.
     """
-    frames = [_mark(frame) for frame in snapshot.frames]
-    name = partial(_user_line, folder=Path.cwd() if folder is None else folder)
-    lines = [name(frame) if mark.python else "" for frame, mark in zip(snapshot.frames, frames, strict=True)]
-    stacks = [_stack([frames[each] for each in stack], [lines[each] for each in stack]) for stack in snapshot.stacks]
-    accounts = (_account(device, stacks, _only_python(snapshot, frames)) for device in snapshot.devices)
+    parent = Path.cwd() if folder is None else folder
+    frames = [_mark(frame, parent) for frame in snapshot.frames]
+    stacks = [_stack([frames[each] for each in stack]) for stack in snapshot.stacks]
+    only_python = bool(snapshot.stacks) and all(mark.python for mark in frames)
+    accounts = (_account(device, stacks, only_python) for device in snapshot.devices)
     return tuple(account for account in accounts if account is not None)
 
 
@@ -184,7 +185,8 @@ def _account(device: DeviceSnapshot, stacks: Sequence[_Stack], only_python: bool
     times = _times(device)
     passes = _passes(device, stacks, only_python)
     groups = _grouped(found, alive, stacks, passes)
-    rows = {group: _row(group, found, np.array(members), times) for group, members in groups.items()}
+    sizes = {group: int(found.requested[members].sum()) for group, members in groups.items()}
+    rows = {group: _row(group, sizes[group], found, np.array(members), times) for group, members in groups.items()}
     moment = next((group for group, members in groups.items() if peak >= 0 and peak in found.begin[members]), None)
     reserved = _reserved(device, peak)
     short = reserved < int(levels[peak + 1])
@@ -306,7 +308,7 @@ def _curve(levels: I64, times: I64) -> tuple[tuple[int, int], ...]:
 # From stacks to phases.
 
 
-def _mark(frame: Frame) -> _Mark:
+def _mark(frame: Frame, folder: Path) -> _Mark:
     path = frame.path.replace("\\", "/")
     if "::" in frame.function or _CPP_FILE.search(path):
         backward = any(each in frame.function for each in _CPP_BACKWARD)
@@ -317,6 +319,7 @@ def _mark(frame: Frame) -> _Mark:
     return _Mark(
         python=True,
         phase=_phase(inside, PurePosixPath(path).name, function),
+        line=_user_line(frame, folder),
         init_group=function == "_init_group",
         buckets=function == "_ddp_init_helper",
     )
@@ -344,9 +347,9 @@ def _phase(inside: str, file: str, function: str) -> Phase:
     return ""
 
 
-def _stack(marks: Sequence[_Mark], lines: Sequence[str]) -> _Stack:
+def _stack(marks: Sequence[_Mark]) -> _Stack:
     """What the frames of a stack tell, the innermost first."""
-    users = [line for line in lines if line]
+    users = [mark.line for mark in marks if mark.line]
     phases = [mark.phase for mark in marks if mark.phase]
     phase: Phase = phases[0] if phases else ""
     if phase == "forward" and "backward" in phases:
@@ -376,10 +379,6 @@ def _user_line(frame: Frame, folder: Path) -> str:
     else:
         shown = PurePosixPath(*pure.parts[-2:]) if len(pure.parts) > 2 else pure
     return f"{shown}({frame.line}): {frame.function}"
-
-
-def _only_python(snapshot: Snapshot, marks: Sequence[_Mark]) -> bool:
-    return bool(snapshot.stacks) and all(mark.python for mark in marks)
 
 
 def _passes(device: DeviceSnapshot, stacks: Sequence[_Stack], only_python: bool) -> _Passes:
@@ -463,28 +462,15 @@ def _outlives(begin: int, end: int, passes: _Passes) -> bool:
     return not passes.interrupted or bool(passes.run[begin] != passes.run[-1])
 
 
-def _row(group: _Group, found: _Allocations, members: Rows, times: I64) -> MemoryRow:
-    category, line, callers, phase = group
-    return _made(category, line, phase, callers, int(found.requested[members].sum()), found, members, times)
-
-
 def _rounding(found: _Allocations, alive: Rows, times: I64) -> Iterator[MemoryRow]:
     """What the allocator adds to what was requested, as one row."""
     added = found.size[alive] - found.requested[alive]
     if added.any():
-        yield _made("allocator", "", "", (), int(added.sum()), found, alive[added > 0], times)
+        yield _row(("allocator", "", (), ""), int(added.sum()), found, alive[added > 0], times)
 
 
-def _made(
-    category: Category,
-    line: str,
-    phase: Phase,
-    callers: tuple[str, ...],
-    size: int,
-    found: _Allocations,
-    members: Rows,
-    times: I64,
-) -> MemoryRow:
+def _row(group: _Group, size: int, found: _Allocations, members: Rows, times: I64) -> MemoryRow:
+    category, line, callers, phase = group
     first, last = int(found.begin[members].min()), int(found.end[members].max())
     return MemoryRow(
         category=category,

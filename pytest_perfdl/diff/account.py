@@ -26,7 +26,7 @@ from pytest_perfdl.analysis.events.intervals import LEAST_STEPS
 from pytest_perfdl.diff.matching.match import match
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.diff.matching.stages import ONE_SIDED, Weighted
-from pytest_perfdl.diff.side import Change, excludes_zero, of_nothing
+from pytest_perfdl.diff.side import Change, excludes_zero, without_figures
 from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
@@ -159,17 +159,17 @@ def _name(change: Change) -> str:
     """What a group is called: its part's name; of an exchange both sides'; of Python, what it ran."""
     before, after = (tuple(dict.fromkeys(map(_part_name, parts))) for parts in (change.base_parts, change.new_parts))
     if not before or not after or before == after:
-        return _listed(after or before)
+        return _list_names(after or before)
     if len(before) == len(after) == 1 and change.group.by in ("exact", "name"):
         return after[0]
-    return f"{_listed(before)} -> {_listed(after)}"
+    return f"{_list_names(before)} -> {_list_names(after)}"
 
 
 def _part_name(part: Part) -> str:
     return part.function if part.kind == "idle" and part.function else part.name
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more
 
@@ -361,7 +361,7 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
     """
     incomparable = _incomparable(base, new)
     if incomparable:
-        base, new = of_nothing(base), of_nothing(new)
+        base, new = without_figures(base), without_figures(new)
     amounts = [_amounts(side) for side in (base, new)]
     groups = match(_weighted(base, amounts[0]), _weighted(new, amounts[1]), rules)
     base_ns, new_ns = (round(float(side.step_ns.mean())) for side in (base, new))
@@ -375,7 +375,7 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
     errors = {key: spread.error(*each) for key, each in tested.items()}
     changes = []
     for group, before, after in both:
-        drifts = drift.applied and (spread.recorded or _steady(group, before, after))
+        drifts = drift.applied and (spread.recorded or _is_same_work(group, before, after))
         drift_ns = (drift.factor - 1) * before.ns if drifts else 0.0
         changes.append(
             Change(
@@ -387,7 +387,7 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
                 new=after,
                 base_ns=int(whole[0][list(group.base)].sum()),
                 new_ns=int(whole[1][list(group.new)].sum()),
-                effects=effects(before, after, exchanged=_exchanged(group)),
+                effects=effects(before, after, exchanged=_is_exchange(group)),
                 drift_ns=drift_ns,
                 interval=_interval(errors.get(id(group)), after.ns - before.ns, level, spread.drift(drift_ns)),
             )
@@ -412,7 +412,7 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
         account=tuple(sorted(account, key=lambda line: -(line.base_ns + line.new_ns))),
         drift=replace(drift, ns=total),
         detectable_ns=statistics.median(widths) if widths else None,
-        intervals=_of_names(changes, base, new, spread),
+        intervals=_find_intervals(changes, base, new, spread),
         incomparable=incomparable,
     )
 
@@ -436,7 +436,9 @@ def _devices(origin: Origin) -> str:
     return " and ".join(f"{count} x {name}" for name, count in counts.items()) or "no recorded device"
 
 
-def _of_names(changes: Sequence[Change], base: Side, new: Side, spread: _Spread) -> dict[Key, tuple[float, float]]:
+def _find_intervals(
+    changes: Sequence[Change], base: Side, new: Side, spread: _Spread
+) -> dict[Key, tuple[float, float]]:
     """Intervals of the changes of each name that has at least `TESTED_SHARE` of a step."""
     errors: dict[Key, tuple[tuple[float, float] | None, float, float]] = {}
     for key, members in by_name(changes).items():
@@ -486,19 +488,19 @@ def _is_tested(before: Floats, after: Floats, base: Side, new: Side) -> bool:
     return bool(max(shares) >= TESTED_SHARE)
 
 
-def _exchanged(group: Group) -> bool:
+def _is_exchange(group: Group) -> bool:
     return group.by in ("fused", "split", "operator", "aligned") or len(group.base) > 1 or len(group.new) > 1
 
 
-def _steady(group: Group, base: Amount, new: Amount) -> bool:
+def _is_same_work(group: Group, base: Amount, new: Amount) -> bool:
     """Whether nothing but the duration of the same thing can have changed."""
-    return not _exchanged(group) and base.count > 0 and new.count > 0 and math.isclose(base.count, new.count)
+    return not _is_exchange(group) and base.count > 0 and new.count > 0 and math.isclose(base.count, new.count)
 
 
 def _drift(both: Iterable[tuple[Group, Amount, Amount]], spread: _Spread) -> AccountDrift:
     ratios = []
     for group, before, after in both:
-        if _steady(group, before, after) and before.busy_ns > 0:
+        if _is_same_work(group, before, after) and before.busy_ns > 0:
             # One name of a record may hold most of its step, and would be the median of its own.
             ratios.append((after.busy_ns / before.busy_ns, 1.0 if spread.recorded else before.busy_ns))
     if len(ratios) < ROWS_FOR_DRIFT:

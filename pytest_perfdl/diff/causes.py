@@ -89,7 +89,7 @@ def regions(side: Side) -> Regions:
     return Regions(any(part.kind == "kernel" for part in side.parts), by_module)
 
 
-def of_cause(cause: DiffCause, base: Regions, new: Regions) -> Bound:
+def find_bound(cause: DiffCause, base: Regions, new: Regions) -> Bound:
     """What bounds the region of a cause, on the new side or, for what is gone, on the base's.
 
     It is the cause's module with those inside it; without one the modules that its parts are in, and what is outside
@@ -134,7 +134,7 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[DiffCause, ...]:
     number is always given. Where a name's changes are not certain together, those of them that are make its cause.
     """
     found = [
-        _cause(key, members if everything else _evident(diff, key, members), diff.intervals.get(key))
+        _make_cause(key, members if everything else _select_evident(diff, key, members), diff.intervals.get(key))
         for key, members in by_name(diff.changes).items()
     ]
     step = max(diff.base_ns, diff.new_ns)
@@ -147,12 +147,12 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[DiffCause, ...]:
         for cause in found
         if everything
         or (abs(cause.own_ns) >= least * step and (cause.certain or untested or cause.status in EXCHANGED))
-        or (cause.kind != "idle" and _recounted(cause))
+        or (cause.kind != "idle" and _is_recounted(cause))
     ]
     way = -1 if diff.delta_ns < 0 else 1
     chosen.sort(key=lambda cause: (cause.own_ns * way < 0, -abs(cause.own_ns), cause.kind, cause.name))
     sides = regions(diff.base), regions(diff.new)
-    return tuple(replace(cause, bound=of_cause(cause, *sides)) for cause in chosen)
+    return tuple(replace(cause, bound=find_bound(cause, *sides)) for cause in chosen)
 
 
 def remainder(diff: Diff, cause: DiffCause) -> DiffCause | None:
@@ -160,7 +160,7 @@ def remainder(diff: Diff, cause: DiffCause) -> DiffCause | None:
     key = cause.kind, cause.name, cause.status
     own = {id(change) for change in cause.changes}
     left = [change for change in by_name(diff.changes)[key] if id(change) not in own]
-    return _cause(key, left, None) if left else None
+    return _make_cause(key, left, None) if left else None
 
 
 def likeliest(diff: Diff, change_ns: float) -> DiffCause | None:
@@ -181,7 +181,7 @@ def likeliest(diff: Diff, change_ns: float) -> DiffCause | None:
         if middle >= LIKELY_SHARE * abs(change_ns):
             weight = middle / max(spread, _LEAST_SPREAD * middle)
             best = max(best or (weight, key, members), (weight, key, members), key=lambda each: each[0])
-    return None if best is None else _cause(*best[1:], diff.intervals.get(best[1]))
+    return None if best is None else _make_cause(*best[1:], diff.intervals.get(best[1]))
 
 
 def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[AccountLine, ...]:
@@ -195,20 +195,20 @@ def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[AccountLine, ..
     return tuple(sorted(found, key=lambda place: (-abs(place.delta_ns), place.name)))
 
 
-def _evident(diff: Diff, key: Key, members: Sequence[Change]) -> Sequence[Change]:
+def _select_evident(diff: Diff, key: Key, members: Sequence[Change]) -> Sequence[Change]:
     """The changes of a name that show, where all of them together are not certain; else all.
 
     Those are the certain ones, and those that went the same way as these in nearly all columns: one hit column makes
     the interval of a change useless, not its signs.
     """
-    if excludes_zero(diff.intervals.get(key)) or any(map(_recounted, members)):
+    if excludes_zero(diff.intervals.get(key)) or any(map(_is_recounted, members)):
         return members
-    told = [change for change in members if change.certain or _reshaped(change)]
+    told = [change for change in members if change.certain or _is_reshaped(change)]
     way = sum(change.own_ns for change in told)
-    return [change for change in members if change in told or _steady(diff, change, way)] if told else members
+    return [change for change in members if change in told or _goes_one_way(diff, change, way)] if told else members
 
 
-def _steady(diff: Diff, change: Change, way: float) -> bool:
+def _goes_one_way(diff: Diff, change: Change, way: float) -> bool:
     """Whether a change goes a way in at least `STEADY` of the columns, where these are pairs.
 
     Idle time is what is left of the step: it goes any way that its neighbors go.
@@ -219,17 +219,17 @@ def _steady(diff: Diff, change: Change, way: float) -> bool:
     return bool(np.count_nonzero((after - before) * way > 0) >= STEADY * len(before))
 
 
-def _recounted(change: Change | DiffCause) -> bool:
+def _is_recounted(change: Change | DiffCause) -> bool:
     return abs(change.new.count - change.base.count) > 1e-9
 
 
-def _reshaped(change: Change) -> bool:
+def _is_reshaped(change: Change) -> bool:
     """Whether the same operator works on tensors of other shapes: other work, like another number."""
     before, after = ({part.shapes for part in parts} for parts in (change.base_parts, change.new_parts))
     return bool(before) and bool(after) and before != after
 
 
-def _cause(key: Key, members: Sequence[Change], interval: tuple[float, float] | None) -> DiffCause:
+def _make_cause(key: Key, members: Sequence[Change], interval: tuple[float, float] | None) -> DiffCause:
     kind, name, status = key
     own = sum(change.own_ns for change in members)
     heavy = [change for change in members if abs(change.own_ns) >= 0.1 * abs(own)]
@@ -240,35 +240,37 @@ def _cause(key: Key, members: Sequence[Change], interval: tuple[float, float] | 
         kind=kind,
         name=name,
         status=status,
-        module=_mostly(members, "module"),
-        line=_mostly(members, "line"),
-        graph=_graph(members),
+        module=_find_place(members, "module"),
+        line=_find_place(members, "line"),
+        graph=_find_graph(members),
         base=base,
         new=new,
         delta_ns=sum(change.delta_ns for change in members),
         own_ns=own,
         effects=effects if status in EXCHANGED else sum_effects(base, new, effects),
-        certain=excludes_zero(interval) or any(change.certain or _reshaped(change) for change in members),
+        certain=excludes_zero(interval) or any(change.certain or _is_reshaped(change) for change in members),
         confidence=min((change.group.confidence for change in heavy), default=1.0),
         changes=tuple(sorted(members, key=lambda change: -abs(change.own_ns))),
     )
 
 
-def _mostly(members: Sequence[Change], kind: Literal["module", "line"]) -> str:
+def _find_place(members: Sequence[Change], kind: Literal["module", "line"]) -> str:
     """The innermost place that holds `MOSTLY` of what goes the way of the whole; empty where none does.
 
     Where a number or a shape changed, that is what is looked for: the noise of all that stayed would lead away from
     it. A module that a model has several times, in each of its blocks, is one place: "GPT.h.*.attn".
     """
-    members = [*filter(_recounted, members)] or [*filter(_reshaped, members)] or members
+    members = [*filter(_is_recounted, members)] or [*filter(_is_reshaped, members)] or members
 
     def place_of(change: Change) -> str:
         return _where((*change.new_parts, *change.base_parts), kind)
 
     if kind == "line":
-        held = _holding(members, lambda change: {place_of(change)})
+        held = _find_holders(members, lambda change: {place_of(change)})
         return max(held, key=lambda name: (held[name], name), default="")
-    held = _holding(members, lambda change: {*_around(place := place_of(change), kind), *_around(_in_any(place), kind)})
+    held = _find_holders(
+        members, lambda change: {*_around(place := place_of(change), kind), *_around(_in_any(place), kind)}
+    )
     enough = [name for name in held if not name.endswith(f".{ANY}")]
     # Where one block holds enough by itself it is named, not all of them.
     best = max(enough, key=lambda name: (name.count("."), -name.count(ANY), held[name], name), default="")
@@ -279,14 +281,14 @@ def _mostly(members: Sequence[Change], kind: Literal["module", "line"]) -> str:
     return common_module(sorted({".".join(place.split(".")[:depth]) for place in inside}))
 
 
-def _graph(members: Sequence[Change]) -> str:
+def _find_graph(members: Sequence[Change]) -> str:
     """The node of a graph that holds `MOSTLY` of what goes the way of the whole, or else the graph."""
 
     def names(change: Change) -> set[str]:
         node = next((part.node_name for part in (*change.new_parts, *change.base_parts) if part.node_name), "")
         return {node, node.partition(",")[0]}
 
-    return max(_holding(members, names), key=len, default="")
+    return max(_find_holders(members, names), key=len, default="")
 
 
 def _towards(members: Sequence[Change]) -> list[Change]:
@@ -295,7 +297,7 @@ def _towards(members: Sequence[Change]) -> list[Change]:
     return [change for change in members if change.own_ns * total > 0]
 
 
-def _holding(members: Sequence[Change], names: Callable[[Change], set[str]]) -> dict[str, float]:
+def _find_holders(members: Sequence[Change], names: Callable[[Change], set[str]]) -> dict[str, float]:
     """By name what goes the way of the whole, of the names that hold at least `MOSTLY` of that."""
     held: dict[str, float] = defaultdict(float)
     towards = _towards(members)

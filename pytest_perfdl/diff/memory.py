@@ -44,7 +44,7 @@ def peak_causes(base: MemoryAccount, new: MemoryAccount, placed: Placed = _as_it
     """
     changes = [
         replace(each, base=each.base and placed(each.base), new=each.new and placed(each.new))
-        for each in subtracted(base, new)
+        for each in subtract_rows(base, new)
         if each.bytes
     ]
     groups: dict[object, list[RowChange]] = {}
@@ -107,10 +107,10 @@ def _key(row: MemoryRow) -> _Key:
     return _Key(row.category, row.module, function, row.line, row.phase, row.operator, row.dtype, row.shape, row.kept)
 
 
-def subtracted(base: MemoryAccount, new: MemoryAccount) -> list[RowChange]:
+def subtract_rows(base: MemoryAccount, new: MemoryAccount) -> list[RowChange]:
     """Every row of two accounts with its counterpart; their bytes add up to the difference of the peaks."""
-    pairs, gone, added = _matched(base.rows, new.rows)
-    found = [RowChange(old, now, _moved(old, now)) for old, now in pairs]
+    pairs, gone, added = _match_rows(base.rows, new.rows)
+    found = [RowChange(old, now, _find_movement(old, now)) for old, now in pairs]
     same_moment = _same_moment(base, new)
     before, after = ({_like(row) for row in side.passed} for side in (base, new))
     for row in added:
@@ -122,7 +122,7 @@ def subtracted(base: MemoryAccount, new: MemoryAccount) -> list[RowChange]:
     return found
 
 
-def _matched(
+def _match_rows(
     base: Sequence[MemoryRow], new: Sequence[MemoryRow]
 ) -> tuple[list[tuple[MemoryRow, MemoryRow]], list[MemoryRow], list[MemoryRow]]:
     """Pairs, and what is left of either side."""
@@ -147,7 +147,7 @@ def _matched(
     return pairs, left, right
 
 
-def _moved(base: MemoryRow, new: MemoryRow) -> Movement:
+def _find_movement(base: MemoryRow, new: MemoryRow) -> Movement:
     if base.dtype != new.dtype and base.dtype and new.dtype:
         return "dtype"
     if base.tensors != new.tensors and base.shape == new.shape:

@@ -33,20 +33,20 @@ def shapley(players: int, value: Callable[[Coalition], float], most: int) -> tup
         return known[coalition]
 
     if 2**players <= most:
-        return _exact(players, worth), True
+        return _find_exact(players, worth), True
     chance = random.Random(0)
     found = [0.0] * players
     followed = 0
     while not followed or len(known) + 2 * players <= most:
         order = chance.sample(range(players), players)
         for each in (order, order[::-1]):
-            for player, added in zip(each, _added(each, worth), strict=True):
+            for player, added in zip(each, _find_added(each, worth), strict=True):
                 found[player] += added
         followed += 2
     return [share / followed for share in found], False
 
 
-def _added(order: Sequence[int], worth: Callable[[Coalition], float]) -> list[float]:
+def _find_added(order: Sequence[int], worth: Callable[[Coalition], float]) -> list[float]:
     """What each player adds to those before it."""
     coalition, before, found = 0, worth(0), []
     for player in order:
@@ -57,7 +57,7 @@ def _added(order: Sequence[int], worth: Callable[[Coalition], float]) -> list[fl
     return found
 
 
-def _exact(players: int, worth: Callable[[Coalition], float]) -> list[float]:
+def _find_exact(players: int, worth: Callable[[Coalition], float]) -> list[float]:
     # A share of the orders has exactly these before a player: |S|! (n - |S| - 1)! / n!.
     weight = [1.0 / players] * players
     for size in range(1, players):

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_perfdl.diff import causes, diff, likeliest, of_call, of_traces, remainder
+from pytest_perfdl.diff import causes, diff, likeliest, remainder, side_of_call, side_of_traces
 from pytest_perfdl.diff.account import PYTHON, columns
 from pytest_perfdl.diff.causes import LEAST_SHARE as LEAST_EFFECT
 from pytest_perfdl.diff.matching.names import NO_RULES
@@ -46,11 +46,11 @@ OF_THE_DEVICE = frozenset(
 def blame(
     new: Record, base: Record, *, leaning: Mapping[str, float] | None = None, counts_first: bool = False
 ) -> tuple[Cause, ...]:
-    """The causes of what changed between two records, for the calls that both have, in the order of `of_diffs`."""
+    """The causes of what changed between two records, for the calls that both have, in the order of `find_causes`."""
     before = {call.name: call for call in base.calls}
     both = [(before[call.name], call) for call in new.calls if call.name in before]
-    diffs = {sides[1].name: recorded(*sides) for sides in both}
-    found = of_diffs(diffs, leaning=leaning, counts_first=counts_first)
+    diffs = {sides[1].name: diff_records(*sides) for sides in both}
+    found = find_causes(diffs, leaning=leaning, counts_first=counts_first)
     launching = (cause for sides in both for cause in _launching(*sides))
     return tuple(sorted((*found, *launching), key=lambda cause: counts_first and not _is_recounted(cause)))
 
@@ -71,12 +71,12 @@ def _is_recounted(cause: Cause) -> bool:
     return cause.kind != "idle" and not same(cause.base_count, cause.new_count)
 
 
-def recorded(base: Call, new: Call) -> Diff:
+def diff_records(base: Call, new: Call) -> Diff:
     """What changed in a call, from the rows of both records."""
-    return diff(of_call("baseline", base), of_call("current", new))
+    return diff(side_of_call("baseline", base), side_of_call("current", new))
 
 
-def explained(
+def diff_rounds(
     rounds: Sequence[Round], rules: Rules = NO_RULES, ranks: Mapping[str, int] | None = None
 ) -> dict[str, Diff]:
     """What changed in each call, from the profiled steps of rounds, or by call of one of their ranks.
@@ -88,8 +88,8 @@ def explained(
     base, head = (parts_of_ranks(rounds, side, ranks or {}) for side in ("base", "head"))
     return {
         call: diff(
-            of_traces("base", [each[call] for each in base]),
-            of_traces("head", [each[call] for each in head]),
+            side_of_traces("base", [each[call] for each in base]),
+            side_of_traces("head", [each[call] for each in head]),
             paired=True,
             rules=rules,
         )
@@ -98,7 +98,7 @@ def explained(
     }
 
 
-def of_diffs(
+def find_causes(
     diffs: Mapping[str, Diff],
     timed: Mapping[str, float] | None = None,
     *,
@@ -125,14 +125,14 @@ def of_diffs(
     way = dict(timed or {})
     lost = {call for call, each in diffs.items() if contradicts(each, way.get(call))}
     found = [
-        _of_diff(call, each, cause, told=call not in lost and bool(way.get(call) or each.way))
+        _make_cause(call, each, cause, told=call not in lost and bool(way.get(call) or each.way))
         for call, each in diffs.items()
         for cause in causes(each)
     ]
     for call, change in way.items():
         if call in diffs and not any(cause.call == call and cause.delta_ns * change > 0 for cause in found):
             cause = likeliest(diffs[call], change * diffs[call].base_ns)
-            found += [replace(_of_diff(call, diffs[call], cause, told=False), certain=False)] if cause else []
+            found += [replace(_make_cause(call, diffs[call], cause, told=False), certain=False)] if cause else []
 
     def order(cause: Cause) -> tuple[bool, bool, float, float, str]:
         recounted = _is_recounted(cause)
@@ -220,7 +220,7 @@ def contradicts(profiled: Diff, timed: float | None) -> bool:
     return timed is not None and timed * profiled.delta_ns < 0
 
 
-def located(
+def locate_causes(
     blame: Sequence[Cause],
     base: Mapping[str, StepParts],
     new: Mapping[str, StepParts],
@@ -235,7 +235,7 @@ def located(
     found: dict[tuple[str, str, str], DiffCause] = {}
     python: dict[str, list[_Function]] = {}
     for call in base.keys() & new.keys():
-        whole = diff(of_traces("base", [base[call]]), of_traces("head", [new[call]]), rules=rules)
+        whole = diff(side_of_traces("base", [base[call]]), side_of_traces("head", [new[call]]), rules=rules)
         for each in causes(whole, everything=True):
             found.setdefault((call, each.kind, each.name), each)
         python[call] = _functions(whole)
@@ -256,7 +256,7 @@ def located(
     return tuple(located)
 
 
-def renamed(
+def rename_rows(
     breakdowns: Sequence[StepBreakdown], before: Sequence[Cause], after: Sequence[Cause]
 ) -> tuple[StepBreakdown, ...]:
     """The breakdowns with the rows of causes under the names that these have since they were located."""
@@ -317,7 +317,7 @@ def _function_of(cause: Cause, python: Sequence[_Function], named: Container[tup
     return next(iter(inside or mine), None)
 
 
-def _of_diff(call: str, each: Diff, cause: DiffCause, *, told: bool) -> Cause:
+def _make_cause(call: str, each: Diff, cause: DiffCause, *, told: bool) -> Cause:
     told &= abs(each.delta_ns) >= max(1.0, LEAST_SHARE * each.base_ns)
     return Cause(
         kind=cause.kind,

@@ -44,7 +44,7 @@ def phrase(waiver: Waiver) -> str:
     return f"waived up to {limit_words(waiver.limit)} until {waiver.until} by {waiver.who}: {waiver.why}"
 
 
-def applied(
+def apply_waiver(
     metric: MetricVerdict, limits: Limits, under: Callable[[Limit], MetricVerdict], *, name: str = ""
 ) -> MetricVerdict:
     """A metric with the waiver that covers it, or with a remark on why that waiver does not apply.
@@ -56,13 +56,13 @@ def applied(
         return metric
     name = name or metric.name
     if (waiver := limits.waiver_for(name, of_step=metric.of_step)) is not None:
-        return _waived(metric, waiver, under(limit_of(waiver)))
+        return _keep_waiver(metric, waiver, under(limit_of(waiver)))
     if (expired := limits.waiver_for(name, of_step=metric.of_step, expired=True)) is not None:
         return reasons.with_remark(metric, f"the waiver of {expired.who} expired on {expired.until} ({expired.why})")
     return metric
 
 
-def _waived(metric: MetricVerdict, waiver: Waiver, loose: MetricVerdict) -> MetricVerdict:
+def _keep_waiver(metric: MetricVerdict, waiver: Waiver, loose: MetricVerdict) -> MetricVerdict:
     if loose.verdict == "regressed" or loose.in_every_round:
         limit = limit_words(waiver.limit)
         return reasons.with_remark(metric, f"worse than the waiver of {waiver.who} allows ({limit}, {waiver.until})")
@@ -105,7 +105,7 @@ class WaivedGate:
     def _joined(self, loose: Mapping[str, MetricVerdict]) -> dict[str, MetricVerdict]:
         """The verdicts under the test's own limits, with the numbers of all rounds where a waiver needed more."""
         return {
-            name: applied(
+            name: apply_waiver(
                 _of_all_rounds(metric, loose[name]) if name in loose else metric,
                 self.limits,
                 lambda _, name=name: loose[name],  # type: ignore[misc]
@@ -129,10 +129,10 @@ def _of_all_rounds(metric: MetricVerdict, later: MetricVerdict) -> MetricVerdict
         rounds=later.rounds,
         times_over=None if metric.times_over is None else metric.times_over * scale,
     )
-    return reasons.with_reason(shown, reasons.interval(shown, reasons.paired(later.rounds or 0)))
+    return reasons.with_reason(shown, reasons.interval(shown, reasons.name_rounds(later.rounds or 0)))
 
 
-def of_rows(rows: Iterable[MetricVerdict], limits: Limits) -> tuple[MetricVerdict, ...]:
+def waive_rows(rows: Iterable[MetricVerdict], limits: Limits) -> tuple[MetricVerdict, ...]:
     """Kernels and operators with their waivers.
 
     A waiver of every metric covers them whatever their change, since that is part of the change of the step, to which
@@ -141,7 +141,7 @@ def of_rows(rows: Iterable[MetricVerdict], limits: Limits) -> tuple[MetricVerdic
     return tuple(
         replace(row, waiver=waiver)
         if (waiver := limits.waiver_for(row.name, of_step=False)) is not None and waiver.metric == EVERY
-        else by_interval(row, limits)
+        else waive_by_interval(row, limits)
         for row in rows
     )
 
@@ -152,7 +152,7 @@ def cover_rows(limits: Limits) -> bool:
     return waiver is not None and waiver.metric == EVERY
 
 
-def by_interval(metric: MetricVerdict, limits: Limits, *, name: str = "") -> MetricVerdict:
+def waive_by_interval(metric: MetricVerdict, limits: Limits, *, name: str = "") -> MetricVerdict:
     """A metric with its waiver, where only its interval is known: worse than allowed if the whole interval is."""
 
     def under(limit: Limit) -> MetricVerdict:
@@ -164,7 +164,7 @@ def by_interval(metric: MetricVerdict, limits: Limits, *, name: str = "") -> Met
             worse = base * (metric.ci95[0] if metric.better == "lower" else -metric.ci95[1])
         return metric if worse > allowed else replace(metric, verdict="unchanged")
 
-    return applied(metric, limits, under, name=name)
+    return apply_waiver(metric, limits, under, name=name)
 
 
 def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict:
@@ -178,7 +178,7 @@ def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict
         return metric
 
     def against(bound: Budget) -> MetricVerdict:
-        verdict, why = (_of_mean if is_utilization(metric.name) else _verdict)(series, bound)
+        verdict, why = (_judge_mean if is_utilization(metric.name) else _judge_processes)(series, bound)
         size = "" if metric.new is None else f"{format_quantity(metric.new, series.unit)}, "
         where = "within" if verdict == "unchanged" else "outside"
         return replace(
@@ -194,7 +194,7 @@ def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict
     held = against(budget)
     if metric.outcome is not None and worst([metric.outcome, held.verdict or "unchanged"]) == metric.outcome:
         return metric
-    return applied(held, limits, lambda slack: against(replace(budget, slack=slack)))
+    return apply_waiver(held, limits, lambda slack: against(replace(budget, slack=slack)))
 
 
 def fails_utilization(metric: MetricVerdict) -> bool:
@@ -202,7 +202,7 @@ def fails_utilization(metric: MetricVerdict) -> bool:
     return metric.outcome == "regressed" and metric.is_held_to_budget and is_utilization(metric.name)
 
 
-def doubted(found: Judgement, why: str) -> Judgement:
+def doubt_utilization(found: Judgement, why: str) -> Judgement:
     """The judgement if the machine is below its recorded peak rates: utilization budgets do not fail the test.
 
     Their reasons say `why`: which rates it does not reach.
@@ -216,17 +216,17 @@ def doubted(found: Judgement, why: str) -> Judgement:
     others = {each.outcome for each in (*metrics, *found.environment)}
     if found.verdict != "regressed" or "regressed" in others:
         return replace(found, metrics=metrics)
-    return replace(found, metrics=metrics, verdict="suspect", reason=reasons.of_test("suspect", metrics, None, ""))
+    return replace(found, metrics=metrics, verdict="suspect", reason=reasons.explain_test("suspect", metrics, None, ""))
 
 
-def past(series: Series, budget: Budget) -> int:
+def count_past(series: Series, budget: Budget) -> int:
     """Number of processes outside the budget."""
     return sum(_exceeds(value, series, budget) for value in series.values)
 
 
-def _verdict(series: Series, budget: Budget) -> tuple[Verdict, str]:
+def _judge_processes(series: Series, budget: Budget) -> tuple[Verdict, str]:
     """The verdict on every process, and what is said beside the budget."""
-    number = past(series, budget)
+    number = count_past(series, budget)
     if number == len(series.values):
         return "regressed", " in all processes" if number > 1 else ""
     if number:
@@ -234,7 +234,7 @@ def _verdict(series: Series, budget: Budget) -> tuple[Verdict, str]:
     return "unchanged", ""
 
 
-def _of_mean(series: Series, budget: Budget) -> tuple[Verdict, str]:
+def _judge_mean(series: Series, budget: Budget) -> tuple[Verdict, str]:
     """Student's bound on the mean of the processes, one-sided with 97.5 % confidence."""
     count, mean = len(series.values), fmean(series.values)
     if not _exceeds(mean, series, budget):

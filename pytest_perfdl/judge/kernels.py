@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from pytest_perfdl.judge import reasons
-from pytest_perfdl.judge.reasons import paired, same
+from pytest_perfdl.judge.reasons import name_rounds, same
 from pytest_perfdl.judge.round_data import Round, head_second
-from pytest_perfdl.judge.stopping_rule import OVER, Held, estimated
+from pytest_perfdl.judge.stopping_rule import OVER, Held, add_estimate
 from pytest_perfdl.model.limits import PER_KERNEL, parse_limit
 from pytest_perfdl.model.record import metric_name, row_name
 from pytest_perfdl.model.units import format_quantity
@@ -100,7 +100,7 @@ class Rows:
                 yield name, limit, base, Estimate(tuple((np.log(head) - np.log(base)).tolist()), second)
 
 
-def judged(new: Record, base: Record, limits: Limits) -> dict[str, Limit]:
+def select_rows(new: Record, base: Record, limits: Limits) -> dict[str, Limit]:
     """The kernels and operators on both sides, as often, with at least `LEAST_SHARE` of the step on the mean of both.
 
     The mean of both sides does not depend on which of them is which.
@@ -140,17 +140,17 @@ def _verdict(name: str, limit: Limit, base: Floats, estimate: Estimate) -> Metri
         rounds=rounds,
         of_step=False,
     )
-    shown = estimated(found, base, estimate)
+    shown = add_estimate(found, base, estimate)
     if limit.relative and shown.effect is not None:
         shown = replace(shown, times_over=shown.effect / limit.relative)
-    return reasons.with_reason(shown, reasons.interval(shown, reasons.paired(rounds)))
+    return reasons.with_reason(shown, reasons.interval(shown, reasons.name_rounds(rounds)))
 
 
 def _share(row: Row, call: Call) -> float:
     return statistics.fmean(row.ns) / statistics.fmean(call.profiled_ns)
 
 
-# Verdicts on `perf.compare`, with the same paired rounds as for a suspect; and on bounds of a curve (`bounded`).
+# Verdicts on `perf.compare`, with the same paired rounds as for a suspect; and on bounds of a curve (`judge_bound`).
 #
 # *Not slower within w* is the gate itself. *Faster by p* is the gate with exchanged sides: the first alternative takes
 # longer than the second by more than `1 / (1 - p) - 1`. A difference is shown with the false-positive rate of the run,
@@ -177,18 +177,18 @@ def demand(metric: str, kind: Kind, amount: str) -> Held:
     return Held(metric, limit)
 
 
-def sides(rounds: Sequence[Round], kind: Kind) -> list[Round]:
+def order_sides(rounds: Sequence[Round], kind: Kind) -> list[Round]:
     """The rounds in the order that `demand` requires."""
     return list(rounds) if kind == "not slower" else [_exchanged(each) for each in rounds]
 
 
-def verdict(found: MetricVerdict, kind: Kind, amount: str, labels: tuple[str, str]) -> MetricVerdict:
+def judge_comparison(found: MetricVerdict, kind: Kind, amount: str, labels: tuple[str, str]) -> MetricVerdict:
     """The verdict on an assertion; `labels` name the first and the second alternative."""
     expected = _EXPECTED[kind].format(amount)
     found = replace(found, limit=expected, times_over=None, in_every_round=False)
     if kind == "faster":
         found = _turned(found)
-    basis = paired(found.rounds or 0)
+    basis = name_rounds(found.rounds or 0)
     text = f"{labels[1]} compared with {labels[0]}: {_speed(found, basis)}".rstrip(": ")
     if found.verdict == "invalid":
         return replace(found, reason=f"{text}, expected {expected}: {found.reason}")
@@ -211,7 +211,9 @@ def _speed(found: MetricVerdict, basis: str) -> str:
     return f"{text} [{low:.2f}x, {high:.2f}x] (95% interval, {basis})"
 
 
-def bounded(name: str, unit: str, value: float, ci95: tuple[float, float], bound: float, text: str) -> MetricVerdict:
+def judge_bound(
+    name: str, unit: str, value: float, ci95: tuple[float, float], bound: float, text: str
+) -> MetricVerdict:
     """The verdict on a bound of a curve: regressed or unchanged if the whole interval is on one side of the bound.
 
     `bound` is the largest allowed value, `text` how the test's author wrote it.

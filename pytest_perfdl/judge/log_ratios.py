@@ -73,7 +73,7 @@ def mean(series: Series) -> float:
     return statistics.fmean(series.values)
 
 
-def shown(name: str, base: Series | None, new: Series | None) -> MetricVerdict:
+def make_metric(name: str, base: Series | None, new: Series | None) -> MetricVerdict:
     """A metric with the values of both sides, one of which has it, and without a verdict."""
     either = new or base
     assert either is not None
@@ -81,7 +81,7 @@ def shown(name: str, base: Series | None, new: Series | None) -> MetricVerdict:
     return MetricVerdict(name, either.kind, either.unit, either.better, before, after)
 
 
-def positive(*series: Series) -> bool:
+def are_positive(*series: Series) -> bool:
     """Whether ratios of these values exist."""
     return all(min(part.values) > 0 for part in series)
 

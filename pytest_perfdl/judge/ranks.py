@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.judge.round_data import ProfiledRanks
-from pytest_perfdl.judge.work import StepWork, joined
+from pytest_perfdl.judge.work import StepWork, join_work
 from pytest_perfdl.results.curve import RankCause, RankComparison, RankSide, RankTimes
 from pytest_perfdl.results.verdict import Cause
 
@@ -141,7 +141,7 @@ def comparisons(rounds: Sequence[Round]) -> dict[str, RankComparison]:
     return found
 
 
-def explaining(comparison: RankComparison) -> int:
+def find_explaining(comparison: RankComparison) -> int:
     """The rank whose breakdown explains the change: that of the cause, else the one that waits or transfers most."""
     if comparison.rank is not None or comparison.base is None:
         return comparison.rank or 0
@@ -170,10 +170,10 @@ def work_of_ranks(rounds: Sequence[Round], side: Side, ranks: Mapping[str, int])
     for each in rounds:
         work, of_ranks = (each.work_base, each.ranks_base) if side == "base" else (each.work_head, each.ranks_head)
         found.append({**work, **{call: of_ranks[call].work[rank] for call, rank in ranks.items()}})
-    return joined(found)
+    return join_work(found)
 
 
-def blamed_on(causes: Sequence[Cause], compared: Mapping[str, RankComparison]) -> tuple[Cause, ...]:
+def blame_ranks(causes: Sequence[Cause], compared: Mapping[str, RankComparison]) -> tuple[Cause, ...]:
     """The causes with the rank that they are of; where communication changed, it comes first.
 
     Its time is the mean over the ranks of the communication, and waiting in it, that nothing hides.

@@ -114,7 +114,7 @@ def judgement(
     return Judgement(
         test=new.test,
         verdict=verdict,
-        reason=reasons.of_test(verdict, metrics, standing, why),
+        reason=reasons.explain_test(verdict, metrics, standing, why),
         metrics=metrics,
         blame=_blamed(new, base, metrics) if base is not None and explained else (),
         integrity=new.integrity,
@@ -222,7 +222,7 @@ def _metric(
     if standing == "incomparable" and series.kind == "counted":
         base = reasons.newest_in_scope(name, new, [other for other in others if _same_test(other, new)])
     before = base.metrics().get(name) if base is not None else None
-    shown = log_ratios.shown(name, before, series)
+    shown = log_ratios.make_metric(name, before, series)
     if reason := misfit(limits, shown):
         return replace(shown, verdict="invalid", reason=reason)
     if base is not None and before is not None:
@@ -264,10 +264,10 @@ def _against(
         def under(held: Limit | None) -> MetricVerdict:
             return reasons.judge(shown, before, series, held, differs)
 
-        shown = budget.applied(under(limit), limits, under)
+        shown = budget.apply_waiver(under(limit), limits, under)
     elif limit is not None:
         shown = replace(shown, limit=limit.text)
-        if not log_ratios.positive(before, series):
+        if not log_ratios.are_positive(before, series):
             shown = replace(shown, verdict="inconclusive", reason=log_ratios.NO_RATIO)
     return replace(shown, limit=None, verdict=None, reason="", waiver=None) if standing == "outdated" else shown
 
@@ -282,7 +282,7 @@ def with_modes(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdic
 
 def _gone(name: str, before: Series, *, judged: bool) -> MetricVerdict:
     reason = "is in the baseline, but not in the current measurement"
-    return replace(log_ratios.shown(name, before, None), verdict="changed" if judged else None, reason=reason)
+    return replace(log_ratios.make_metric(name, before, None), verdict="changed" if judged else None, reason=reason)
 
 
 def _unknown(name: str, limits: Limits) -> MetricVerdict:

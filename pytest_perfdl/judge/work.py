@@ -179,7 +179,7 @@ def _largest_growth(kind: WorkKind, old: Mapping[str, WorkSide], new: Mapping[st
     return (most, share) if share >= LEAST_SHARE else ("", 0.0)
 
 
-def joined(sides: Sequence[Mapping[str, StepWork]]) -> dict[str, list[StepWork]]:
+def join_work(sides: Sequence[Mapping[str, StepWork]]) -> dict[str, list[StepWork]]:
     """The work of several rounds by call."""
     found: dict[str, list[StepWork]] = defaultdict(list)
     for side in sides:
@@ -217,7 +217,7 @@ Rows = Mapping[str, tuple[float, float]]
 """By name of an operator or kernel, how often a step runs it and how long that takes, in nanoseconds."""
 
 
-def vanished(base: Rows, first: Rows, later: Rows, flops: float | None = None) -> str:
+def find_vanished(base: Rows, first: Rows, later: Rows, flops: float | None = None) -> str:
     """What the first step did and the later ones do not, in words; empty if the later steps do their work.
 
     Parameters

@@ -17,8 +17,8 @@ from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.analysis.events.origins import module_paths
 from pytest_perfdl.analysis.overview.memory_timeline import BEFORE, memory_timeline
-from pytest_perfdl.diff import diff, of_traces, places
-from pytest_perfdl.judge.blame import recorded, step_breakdown
+from pytest_perfdl.diff import diff, places, side_of_traces
+from pytest_perfdl.judge.blame import diff_records, step_breakdown
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import metric_name
@@ -102,7 +102,7 @@ def _of_records(base: Call | None, new: Call | None, *, matched: bool) -> StepBr
     by_name = _joined(base, new)
     if base is None or new is None or not (matched and _is_profiled(base) and _is_profiled(new)):
         return by_name
-    parts = step_breakdown(new.name, recorded(base, new))
+    parts = step_breakdown(new.name, diff_records(base, new))
     # On a device operators only launch what the step is made of: the table has them all the same.
     known = {(row.kind, name) for row in parts.rows for name in (row.name, *row.members)}
     others = [row for row in by_name.rows if (row.kind, row.name) not in known]
@@ -311,7 +311,7 @@ def _call(call: CallTraces, embedded: Sequence[str]) -> dict[str, Any] | None:
 def _places(traces: Mapping[str, Trace]) -> dict[str, Any]:
     """Modules and lines of the two exemplar steps."""
     try:
-        found = diff(*(of_traces(role, [step_parts(traces[role])]) for role in ("base", "new")))
+        found = diff(*(side_of_traces(role, [step_parts(traces[role])]) for role in ("base", "new")))
     except ValueError:
         return {"modules": [], "lines": []}
     kinds: tuple[Literal["module", "line"], ...] = ("module", "line")

@@ -165,8 +165,8 @@ def peak_account(
     describe = _Rows(recorded, begin, end, static, recorded.steps[0].begin, _modules(known))
     rows = describe.rows(filter(there, known))
     gone = {address for address, time in first_of.items() if time <= at}
-    rows += [_of_storage(each) for address, each in unseen.items() if address not in gone]
-    rows += _lost([*(size for time, size in lost if time > at), *([before] if before else [])])
+    rows += [_make_storage(each) for address, each in unseen.items() if address not in gone]
+    rows += _make_lost([*(size for time, size in lost if time > at), *([before] if before else [])])
     passed = describe.rows(each for each in known if each.begin >= begin and not there(each))
     highest = next((each for each in known if each.begin == at), None)
     unreached = sum(each.bytes for each in alive if each.address not in static)
@@ -176,7 +176,7 @@ def peak_account(
         peak_bytes=totals[top],
         at_ns=at - begin,
         step_ns=end - begin,
-        curve=_thinned(moments, totals, top, begin),
+        curve=_thin_curve(moments, totals, top, begin),
         notes=(_UNREACHED.format(unreached),) if unreached else (),
         reserved_bytes=highest.reserved if highest is not None and device != "cpu" else None,
         moment=None if highest is None else next(iter(describe.rows([highest]))),
@@ -248,7 +248,7 @@ def _totals(
     return moments, totals
 
 
-def _thinned(moments: Sequence[int], totals: Sequence[int], top: int, begin: int) -> tuple[tuple[int, int], ...]:
+def _thin_curve(moments: Sequence[int], totals: Sequence[int], top: int, begin: int) -> tuple[tuple[int, int], ...]:
     """The curve in at most `CURVE_POINTS` pieces, of each of which the highest point is kept."""
     piece = max(1, -(-len(moments) // CURVE_POINTS))
     kept = {max(range(at, min(at + piece, len(totals))), key=totals.__getitem__) for at in range(0, len(totals), piece)}
@@ -260,13 +260,13 @@ def _order(row: MemoryRow) -> tuple[object, ...]:
     return -row.bytes, row.category, row.module, row.line, row.operator, row.shape
 
 
-def _lost(sizes: Sequence[int]) -> list[MemoryRow]:
+def _make_lost(sizes: Sequence[int]) -> list[MemoryRow]:
     if not sizes:
         return []
     return [MemoryRow("other", "", "", "", "", "", "", len(sizes), sum(sizes), -1, None)]
 
 
-def _of_storage(each: Held) -> MemoryRow:
+def _make_storage(each: Held) -> MemoryRow:
     """The row of a storage that nobody saw allocated: made when a module was imported, or by numpy."""
     return MemoryRow(
         category=each.category or "inputs",

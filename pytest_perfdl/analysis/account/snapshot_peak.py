@@ -184,7 +184,7 @@ def _account(device: DeviceSnapshot, stacks: Sequence[_Stack], only_python: bool
     alive = np.flatnonzero((found.begin <= peak) & (found.end > peak))
     times = _times(device)
     passes = _passes(device, stacks, only_python)
-    groups = _grouped(found, alive, stacks, passes)
+    groups = _group_rows(found, alive, stacks, passes)
     sizes = {group: int(found.requested[members].sum()) for group, members in groups.items()}
     rows = {group: _row(group, sizes[group], found, np.array(members), times) for group, members in groups.items()}
     moment = next((group for group, members in groups.items() if peak >= 0 and peak in found.begin[members]), None)
@@ -405,7 +405,7 @@ def _passes(device: DeviceSnapshot, stacks: Sequence[_Stack], only_python: bool)
 # From allocations to rows.
 
 
-def _grouped(found: _Allocations, alive: Rows, stacks: Sequence[_Stack], passes: _Passes) -> dict[_Group, list[int]]:
+def _group_rows(found: _Allocations, alive: Rows, stacks: Sequence[_Stack], passes: _Passes) -> dict[_Group, list[int]]:
     groups: dict[_Group, list[int]] = {}
     columns = found.begin[alive], found.end[alive], found.stack[alive]
     for row, begin, end, stack in zip(alive.tolist(), *(column.tolist() for column in columns), strict=True):

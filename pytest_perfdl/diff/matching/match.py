@@ -339,11 +339,11 @@ def match(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules = NO_R
     # Where two ways are equally good the stages take the one that the baseline side meets first: whichever side the
     # caller calls so, the same of the two must play that part.
     if _comes_first(new, base):
-        return tuple(group.exchanged() for group in _matched(new, base, rules))
-    return _matched(base, new, rules)
+        return tuple(group.exchanged() for group in _run_stages(new, base, rules))
+    return _run_stages(base, new, rules)
 
 
-def _matched(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules) -> tuple[Group, ...]:
+def _run_stages(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules) -> tuple[Group, ...]:
     ledger = PartialMatching(
         PartsOfSide(base, dict.fromkeys(range(len(base)))), PartsOfSide(new, dict.fromkeys(range(len(new))))
     )

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -66,11 +67,11 @@ def device_accounts(trace: Trace, steps: Steps, joined: Launches) -> tuple[Mappi
     in any operator or call, else *Python and host*. Idle time that no event ends inside the window, or whose
     launch is not known, is *unattributed*.
     """
-    pieces = _pieces(steps)
+    start, end, window = _pieces(steps)
     busy = (covered(trace, own).difference(covered(trace, above)) for own, above in busy_rows(trace))
     idle = idle_time(trace, steps, joined)
     columns = [
-        *(_by_window(pieces.window, each.within(pieces.start, pieces.end), len(steps.windows)) for each in busy),
+        *(_by_window(window, each.within(start, end), len(steps.windows)) for each in busy),
         *(_by_window(idle.window, ns, len(steps.windows)) for ns in idle.by_cause.values()),
     ]
     names = (*BUSY_CLASSES, *IDLE_CLASSES)
@@ -101,21 +102,16 @@ class IdleTime:
 @once
 def idle_time(trace: Trace, steps: Steps, joined: Launches) -> IdleTime:
     """When nothing runs on any device, by cause: see `device_accounts`."""
-    idle = _idle(_pieces(steps), covered(trace, joined.device))
-    call = _launching_call(trace, joined, idle.end)
-    ends = np.array([window.end for window in steps.windows], dtype=np.int64)
-    call[idle.end >= ends[idle.window]] = -1
-    causes = _explain(trace, idle.start, idle.end, call)
-    return IdleTime(idle.start, idle.end, idle.window, call, dict(zip(IDLE_CLASSES, causes, strict=True)))
+    start, end, window = _idle(_pieces(steps), covered(trace, joined.device))
+    call = _launching_call(trace, joined, end)
+    ends = np.array([each.end for each in steps.windows], dtype=np.int64)
+    call[end >= ends[window]] = -1
+    causes = _explain(trace, start, end, call)
+    return IdleTime(start, end, window, call, dict(zip(IDLE_CLASSES, causes, strict=True)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pieces:
-    """Disjoint intervals by time, each of one window: columns of equal length."""
-
-    start: I64
-    end: I64
-    window: Rows
+_Pieces: TypeAlias = tuple[I64, I64, Rows]
+"""Disjoint intervals by time, each of one window: start, end and window, columns of equal length."""
 
 
 def _by_window(window: Rows, ns: I64, windows: int) -> list[int]:
@@ -128,7 +124,7 @@ def _by_window(window: Rows, ns: I64, windows: int) -> list[int]:
 def _pieces(steps: Steps) -> _Pieces:
     """The windows without their setup."""
     times = [steps.window_time(index) for index in range(len(steps.windows))]
-    return _Pieces(
+    return (
         np.concatenate([np.empty(0, dtype=np.int64), *(time.start for time in times)]),
         np.concatenate([np.empty(0, dtype=np.int64), *(time.end for time in times)]),
         np.repeat(np.arange(len(times)), np.array([len(time) for time in times], dtype=np.intp)),
@@ -137,15 +133,15 @@ def _pieces(steps: Steps) -> _Pieces:
 
 def _idle(pieces: _Pieces, busy: Intervals) -> _Pieces:
     """The maximal intervals of each piece in which nothing runs."""
+    starts, ends, window = pieces
     limits = np.iinfo(np.int64)
     gap_start = np.concatenate(([limits.min], busy.end))
     gap_end = np.concatenate((busy.start, [limits.max]))
-    first = np.searchsorted(gap_end, pieces.start, side="right")
-    count = np.searchsorted(gap_start, pieces.end, side="left") - first
+    first = np.searchsorted(gap_end, starts, side="right")
+    count = np.searchsorted(gap_start, ends, side="left") - first
     piece = np.repeat(np.arange(len(count)), count)
     gap = np.arange(len(piece)) + np.repeat(first - (np.cumsum(count) - count), count)
-    start = np.maximum(gap_start[gap], pieces.start[piece])
-    return _Pieces(start, np.minimum(gap_end[gap], pieces.end[piece]), pieces.window[piece])
+    return np.maximum(gap_start[gap], starts[piece]), np.minimum(gap_end[gap], ends[piece]), window[piece]
 
 
 def _launching_call(trace: Trace, joined: Launches, starts: I64) -> Rows:

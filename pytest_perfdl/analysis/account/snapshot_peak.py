@@ -63,29 +63,20 @@ _Group = tuple[Category, str, tuple[str, ...], Phase]
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
-    """What one frame tells."""
+class _Told:
+    """What a frame, or a whole stack, tells of what it allocated or freed."""
 
-    python: bool
+    python: bool = True
     phase: Phase = ""
     line: str = ""
     """As a line of the user's code; empty for code of others."""
+    callers: tuple[str, ...] = ()
+    """Of a stack, the lines that led to its own."""
     moves: bool = False
     """Whether it is `Tensor.to` or `Tensor.cuda`."""
     init_group: bool = False
-    buckets: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Stack:
-    """What a stack tells of what it allocated or freed."""
-
-    phase: Phase
-    line: str
-    callers: tuple[str, ...]
-    init_group: bool
     """Whether an optimizer made state."""
-    buckets: bool
+    buckets: bool = False
     """Whether DistributedDataParallel made the buckets of gradients."""
 
 
@@ -175,7 +166,7 @@ def snapshot_accounts(snapshot: Snapshot, *, folder: Path | None = None) -> tupl
     return tuple(account for account in accounts if account is not None)
 
 
-def _account(device: DeviceSnapshot, stacks: Sequence[_Stack], only_python: bool) -> MemoryAccount | None:
+def _account(device: DeviceSnapshot, stacks: Sequence[_Told], only_python: bool) -> MemoryAccount | None:
     found, lost = _allocations(device)
     levels = _levels(found, len(device.actions))
     peak = int(np.argmax(levels)) - 1
@@ -308,16 +299,15 @@ def _curve(levels: I64, times: I64) -> tuple[tuple[int, int], ...]:
 # From stacks to phases.
 
 
-def _mark(frame: Frame, folder: Path) -> _Mark:
+def _mark(frame: Frame, folder: Path) -> _Told:
     path = frame.path.replace("\\", "/")
     if "::" in frame.function or _CPP_FILE.search(path):
         backward = any(each in frame.function for each in _CPP_BACKWARD)
         moves = any(each in frame.function for each in _CPP_TO)
-        return _Mark(python=False, phase="backward" if backward else "", moves=moves)
+        return _Told(python=False, phase="backward" if backward else "", moves=moves)
     function = frame.function.rpartition(".")[2]
     inside = f"/{path}".rpartition("/torch/")[2] if "/torch/" in f"/{path}" else ""
-    return _Mark(
-        python=True,
+    return _Told(
         phase=_phase(inside, PurePosixPath(path).name, function),
         line=_user_line(frame, folder),
         init_group=function == "_init_group",
@@ -347,7 +337,7 @@ def _phase(inside: str, file: str, function: str) -> Phase:
     return ""
 
 
-def _stack(marks: Sequence[_Mark]) -> _Stack:
+def _stack(marks: Sequence[_Told]) -> _Told:
     """What the frames of a stack tell, the innermost first."""
     users = [mark.line for mark in marks if mark.line]
     phases = [mark.phase for mark in marks if mark.phase]
@@ -359,7 +349,7 @@ def _stack(marks: Sequence[_Mark]) -> _Stack:
         phase = "setup"
     if not phase and any(mark.moves for mark in marks):
         phase = "input"
-    return _Stack(
+    return _Told(
         phase=phase,
         line=users[0] if users else "",
         callers=tuple(users[1 : 1 + MOST_CALLERS]),
@@ -381,7 +371,7 @@ def _user_line(frame: Frame, folder: Path) -> str:
     return f"{shown}({frame.line}): {frame.function}"
 
 
-def _passes(device: DeviceSnapshot, stacks: Sequence[_Stack], only_python: bool) -> _Passes:
+def _passes(device: DeviceSnapshot, stacks: Sequence[_Told], only_python: bool) -> _Passes:
     """The phases of the events of a history. One that tells no stack is in the phase of the one before it."""
     codes = np.array([*(_PHASES.index(stack.phase) for stack in stacks), -1])
     code = codes[device.stacks]
@@ -405,7 +395,7 @@ def _passes(device: DeviceSnapshot, stacks: Sequence[_Stack], only_python: bool)
 # From allocations to rows.
 
 
-def _group_rows(found: _Allocations, alive: Rows, stacks: Sequence[_Stack], passes: _Passes) -> dict[_Group, list[int]]:
+def _group_rows(found: _Allocations, alive: Rows, stacks: Sequence[_Told], passes: _Passes) -> dict[_Group, list[int]]:
     groups: dict[_Group, list[int]] = {}
     columns = found.begin[alive], found.end[alive], found.stack[alive]
     for row, begin, end, stack in zip(alive.tolist(), *(column.tolist() for column in columns), strict=True):
@@ -413,7 +403,7 @@ def _group_rows(found: _Allocations, alive: Rows, stacks: Sequence[_Stack], pass
     return groups
 
 
-def _group(begin: int, end: int, stack: _Stack | None, passes: _Passes) -> _Group:
+def _group(begin: int, end: int, stack: _Told | None, passes: _Passes) -> _Group:
     if stack is None:
         if begin < 0 or not passes.threads:
             return "other", "", (), ""
@@ -424,11 +414,11 @@ def _group(begin: int, end: int, stack: _Stack | None, passes: _Passes) -> _Grou
     return category, stack.line, stack.callers, phase
 
 
-_THREADS = _Stack("backward", "", (), init_group=False, buckets=False)
+_THREADS = _Told(phase="backward")
 """Of an allocation that a thread of autograd makes, in a history of Python's frames."""
 
 
-def _category(begin: int, end: int, stack: _Stack, passes: _Passes) -> Category:
+def _category(begin: int, end: int, stack: _Told, passes: _Passes) -> Category:
     """See `snapshot_accounts`."""
     if stack.phase == "setup":
         return "gradients" if stack.buckets else "parameters"

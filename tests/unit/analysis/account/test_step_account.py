@@ -1,6 +1,7 @@
 """What a step's time is made of, worked out by hand."""
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -165,6 +166,15 @@ def test_an_operators_class_is_that_of_the_innermost_work():
     assert (second["forward"], second["Python and host"]) == (5_000, 45_000)
 
 
+def test_what_a_copy_calls_is_in_its_own_class():
+    made = trace(step(1, 0, 100), x("aten::copy_", 0, 30), x("aten::empty", 5, 10))
+    assert {name: ns for name, ns in profile_tables(made).account.items() if ns} == {
+        "forward": 10_000,
+        "copies": 20_000,
+        "Python and host": 70_000,
+    }
+
+
 def test_operators_across_a_steps_edges_count_where_they_start_and_weigh_where_they_run():
     tables = profile_tables(trace(step(1, 0, 10), step(2, 15, 10), x("before", -5, 8), x("across", 8, 12)))
     assert _rows(tables, "operator") == {"across": (1, 7_000), "before": (0, 3_000)}
@@ -217,15 +227,21 @@ def test_rows_and_steps_agree_to_the_nanosecond_on_random_steps():
     for seed in range(30):
         draw = random.Random(seed)
         events = [step(number, number * 100, draw.randrange(50, 101)) for number in range(4)]
-        names = ["aten::a", "aten::b", FETCH, "perfdl.setup", "gloo:x", "c10d::x", "range", "XBackward0"]
+        names = ["aten::a", "aten::copy_", FETCH, "perfdl.setup", "gloo:x", "c10d::x", "range", "XBackward0"]
         for _ in range(60):
             name = draw.choice(names)
             category = "cpu_op" if name.startswith(("aten", "c10d", "X")) else "user_annotation"
             start = draw.randrange(-20_000, 420_000) / 1000
             events.append(x(name, start, draw.randrange(40_000) / 1000, category, tid=draw.choice([MAIN, MAIN, 7])))
-        tables = profile_tables(trace(*events))
+        made = trace(*events)
+        tables, parts = profile_tables(made), step_parts(made)
         assert sum(row.ns for row in tables.rows) == sum(tables.step_ns) == sum(tables.account.values())
         assert min(row.ns for row in tables.rows) >= 0
+        # Parts are in the classes that the account adds up.
+        totals = Counter()
+        for name, ns in zip(parts.classes, parts.ns.sum(axis=1).tolist(), strict=True):
+            totals[name] += ns
+        assert +totals == +Counter(tables.account)
 
 
 def _signature(*operators, **more):

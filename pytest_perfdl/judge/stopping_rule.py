@@ -61,7 +61,8 @@ OVER = 0.95
 EXCLUDED = 0.975
 """Confidence level of excluded slowdowns."""
 LEAST_ROUNDS = 3
-"""Minimum number of rounds to exclude or suspect anything: by chance, all of three are on one side once in eight times."""
+"""Minimum number of rounds to exclude or suspect anything: by chance, all of three are on one side once in eight
+times."""
 _UNKNOWN = "the value is missing or 0 in some paired rounds, so it is not compared"
 EVERY_ROUND = 8
 """A suspect whose step was over its limit in every one of this many rounds, and log2(times of steps in the run) more,

@@ -113,10 +113,10 @@ def select_rows(new: Record, base: Record, limits: Limits) -> dict[str, Limit]:
         limit, old = limits.for_metric(metric_name(call.name, PER_KERNEL)), before.get(call.name)
         if limit is None or old is None:
             continue
-        rows = {(row.kind, row.name): row for row in old.rows if row.kind != "idle"}
+        rows = {(row.kind, row.name): row for row in old.rows}
         for row in call.rows:
             was = rows.get((row.kind, row.name))
-            if was is None or not same(was.count, row.count):
+            if row.kind == "idle" or was is None or not same(was.count, row.count):
                 continue
             if (_share(was, old) + _share(row, call)) / 2 >= LEAST_SHARE:
                 found[row_name(call.name, row.kind, row.name)] = limit

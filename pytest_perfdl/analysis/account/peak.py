@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -502,7 +502,7 @@ class MemoryFigures:
     """Most bytes that the host held at once above what it held when the step began; at least 0."""
     kept_bytes: tuple[int, ...]
     """Bytes of the host that the step allocated and did not free, less what it freed of earlier ones."""
-    highest_bytes: tuple[int, ...]
+    highest_bytes: tuple[int, ...] = ()
     """The highest of the peaks of the host and of all devices."""
 
 
@@ -518,18 +518,17 @@ def memory_figures(trace: Trace) -> MemoryFigures | None:
     if len(memory) == 0 or not steps.windows:
         return None
     devices = sorted(set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True)))
-    of_devices = {
-        (kind, number): _of_device(trace, steps, (memory.device_type == kind) & (memory.device_id == number))
+    found = [
+        (kind, _of_device(trace, steps, (memory.device_type == kind) & (memory.device_id == number)))
         for kind, number in devices
-    }
-    nothing: tuple[tuple[int, ...], ...] = ((),) * 4
-    host = next((figures for (kind, _), figures in of_devices.items() if kind == CPU), nothing)
-    peaks = (peak for _, _, peak, _ in of_devices.values())
-    return MemoryFigures(*host, highest_bytes=tuple(map(max, zip(*peaks, strict=True))))
+    ]
+    host = next((figures for kind, figures in found if kind == CPU), MemoryFigures((), (), (), ()))
+    peaks = (figures.peak_bytes for _, figures in found)
+    return replace(host, highest_bytes=tuple(map(max, zip(*peaks, strict=True))))
 
 
-def _of_device(trace: Trace, steps: Steps, own: Mask) -> tuple[tuple[int, ...], ...]:
-    """Allocations, bytes of these, peak and bytes kept of each step, of these events."""
+def _of_device(trace: Trace, steps: Steps, own: Mask) -> MemoryFigures:
+    """The figures of these events."""
     time, sizes = trace.memory.time[own], trace.memory.bytes[own]
     found = []
     for window in steps.windows:
@@ -538,4 +537,4 @@ def _of_device(trace: Trace, steps: Steps, own: Mask) -> tuple[tuple[int, ...], 
         grown = inside[(inside > 0) & ~steps.setup.contains(time[first:last])]
         peak = max(0, int(np.cumsum(inside).max())) if len(inside) else 0
         found.append((len(grown), int(grown.sum()), peak, int(inside.sum())))
-    return tuple(zip(*found, strict=True))
+    return MemoryFigures(*zip(*found, strict=True))

@@ -117,7 +117,7 @@ def _held(sets: list[frozenset[str]], places: dict[str, int]) -> _Matrix:
     return found
 
 
-def _differ(base: list[str], new: list[str]) -> _Matrix:
+def _differ(base: Sequence[str], new: Sequence[str]) -> _Matrix:
     codes: dict[str, int] = {}
     first = np.array([codes.setdefault(text, len(codes)) for text in base])
     second = np.array([codes.setdefault(text, len(codes)) for text in new])

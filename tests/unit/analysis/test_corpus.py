@@ -150,7 +150,8 @@ def test_stream_0_and_hip_memory_on_mi300():
     trace = read(corpus_file("mi300_bert_small"))
     tables = profile_tables(trace)
     assert tables.counts["kernels"] == (60,)
-    assert set(zip(trace.memory.device_type.tolist(), trace.memory.device_id.tolist(), strict=True)) == {(6, 0)}
+    memory = trace.memory
+    assert set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True)) == {(0, -1), (6, 0)}
     assert memory_figures(trace) is not None
 
 
@@ -171,6 +172,6 @@ def test_memory_peak_by_hand_on_h100():
     trace = read(corpus_file("h100_bert_small"))
     figures = memory_figures(trace)
     assert figures is not None
-    memory = trace.memory
-    assert set(memory.device_type.tolist()) == {1}
-    assert figures.highest_bytes[0] == int(memory.allocated.max() - memory.allocated[0] + memory.bytes[0])
+    own = trace.memory.device_type == 1
+    allocated, first = trace.memory.allocated[own], trace.memory.bytes[own][0]
+    assert figures.highest_bytes[0] == max(figures.peak_bytes[0], int(allocated.max() - allocated[0] + first))

@@ -266,7 +266,7 @@ def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
         try:
             found.append(WhatIf(text, transform=name, parameters=parameters(name, given)))
         except ValueError as error:
-            raise CommandError(f"--apply {error}") from error
+            raise CommandError(f"--apply {text!r}: {error}") from error
     return found
 
 

@@ -20,10 +20,10 @@ from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.trace.model import I64
 from pytest_perfdl.whatif.editing.select import Selector, chosen, of_rows
 from pytest_perfdl.whatif.facts import SHORT_TYPES, autocast, input_tasks, inside, operator_costs, optimizer_steps
-from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, TrackKind, of_kinds
+from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, TrackKind, mask_of, of_kinds
 from pytest_perfdl.whatif.predict import Base, Prediction, predict
 from pytest_perfdl.whatif.transform import Context
-from pytest_perfdl.whatif.transforms.launching import ALLOCATES, PAGEABLE, TO_HOST, named
+from pytest_perfdl.whatif.transforms.launching import ALLOCATES, PAGEABLE, TO_HOST
 from pytest_perfdl.whatif.transforms.operators import LOWER, operator_rows
 from pytest_perfdl.whatif.transforms.sizes import TRANSPOSING
 
@@ -91,9 +91,7 @@ class Evidence:
     def waits(self, *kinds: EdgeKind) -> Mask:
         """Tasks for which the path waits along edges of these kinds, whether or not a lag passes."""
         edges, passed = self.graph.edges, self.base.simulation.path.passed
-        found = np.zeros(len(self.graph), dtype=bool)
-        found[edges.target[passed[of_kinds(edges, *kinds)[passed]]]] = True
-        return found
+        return mask_of(len(self.graph), edges.target[passed[of_kinds(edges, *kinds)[passed]]])
 
     def lag_share(self, *kinds: EdgeKind) -> float:
         """Share of the path in lags of these kinds, 0 to 1."""
@@ -184,7 +182,7 @@ def waits_for_input(found: Evidence) -> Iterator[Advice]:
 def copies_pageable_memory(found: Evidence) -> Iterator[Advice]:
     """Copies from pageable memory, and the host waiting for them."""
     graph = found.graph
-    copies = named(graph, PAGEABLE) & of_kinds(graph.tasks, TaskKind.COPY)
+    copies = graph.named(PAGEABLE.search) & of_kinds(graph.tasks, TaskKind.COPY)
     share = found.share(copies)
     waited = copies[graph.edges.source] & of_kinds(graph.edges, EdgeKind.COPY)
     if share >= LEAST_SHARE or waited.any():
@@ -197,13 +195,9 @@ def copies_pageable_memory(found: Evidence) -> Iterator[Advice]:
 def synchronizes(found: Evidence) -> Iterator[Advice]:
     """The host waits for the device on the path."""
     graph = found.graph
-    waits = found.waits(EdgeKind.SYNC)
-    copies = found.waits(EdgeKind.COPY)
-    edges = graph.edges
-    back = np.zeros(len(graph), dtype=bool)
-    to_host = named(graph, TO_HOST)
-    back[edges.target[of_kinds(edges, EdgeKind.COPY) & to_host[edges.source]]] = True
-    tasks = waits | (copies & back)
+    edges, to_host = graph.edges, graph.named(TO_HOST.search)
+    back = mask_of(len(graph), edges.target[of_kinds(edges, EdgeKind.COPY) & to_host[edges.source]])
+    tasks = found.waits(EdgeKind.SYNC) | (found.waits(EdgeKind.COPY) & back)
     if tasks.any():
         count = int(np.count_nonzero(tasks))
         names = sorted({graph.name_of(task) for task in np.flatnonzero(tasks).tolist()})
@@ -271,7 +265,7 @@ def computes_in_float32(found: Evidence) -> Iterator[Advice]:
 def transposes_images(found: Evidence) -> Iterator[Advice]:
     """Kernels that convert the memory format around convolutions, or measured ratios of both formats."""
     graph = found.graph
-    tasks = named(graph, TRANSPOSING) & graph.is_device
+    tasks = graph.named(TRANSPOSING.search) & graph.is_device
     share = found.share(tasks)
     measured = bool(found.context.known.ratios.get("channels_last"))
     if share >= LEAST_SHARE or measured:
@@ -286,7 +280,7 @@ def transposes_images(found: Evidence) -> Iterator[Advice]:
 def allocates_from_the_device(found: Evidence) -> Iterator[Advice]:
     """`cudaMalloc` and `cudaFree` in steps: `empty_cache`, or too little memory for the cache."""
     graph = found.graph
-    tasks = named(graph, ALLOCATES) & (graph.tasks.step >= 0)
+    tasks = graph.named(ALLOCATES.search) & (graph.tasks.step >= 0)
     if tasks.any():
         calls = len(np.unique(graph.tasks.row[tasks]))
         text = f"Steps bypass the caching allocator: {plural(calls, 'call')} of cudaMalloc or cudaFree."

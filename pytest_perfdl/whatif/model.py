@@ -178,6 +178,22 @@ class Tasks:
     unexplained: I64
     """Nanoseconds before its measured start that no edge explains: see `quality`."""
 
+    @classmethod
+    def of(cls, kind: Column, track: Column, name: Column, start: I64, duration: I64, **more: Column) -> Tasks:
+        """Tasks of which not all is given: without row, launcher, step and scope, submitted when they start."""
+        count = len(start)
+        usual = {"release": NO_RELEASE, "scope": NO_SCOPE, "setup": False, "unexplained": 0}
+        columns = {"kind": kind, "track": track, "name": name, "start": start, "duration": duration, "submitted": start}
+        columns |= more
+        return cls(
+            **{
+                column: np.array(columns[column], dtype=dtype)
+                if column in columns
+                else np.full(count, usual.get(column, -1), dtype=dtype)
+                for column, dtype in _TASK_TYPES.items()
+            }
+        )
+
     def __len__(self) -> int:
         return len(self.start)
 
@@ -196,6 +212,11 @@ class Tasks:
         """The tasks of one track."""
         first, behind = np.searchsorted(self.track, np.array((track, track + 1), dtype=self.track.dtype)).tolist()
         return slice(first, behind)
+
+
+_TASK_TYPES: dict[str, type[np.generic]] = dict.fromkeys(Tasks.__slots__, np.int64)
+_TASK_TYPES |= {"kind": np.int8, "setup": np.bool_, "row": np.intp, "launcher": np.intp}
+_TASK_TYPES |= dict.fromkeys(("track", "name", "step", "scope"), np.int32)
 
 
 class Edges:
@@ -333,6 +354,13 @@ class Edges:
         )
 
 
+def mask_of(count: int, rows: Rows | Sequence[int]) -> Mask:
+    """So many booleans, true at some places."""
+    found = np.zeros(count, dtype=bool)
+    found[rows] = True
+    return found
+
+
 def of_kinds(rows: Tasks | Edges, *kinds: TaskKind | EdgeKind) -> Mask:
     """Which tasks, or edges, are of some kinds; several times as fast as `numpy.isin` on a column of small numbers."""
     table = np.zeros(max(len(TaskKind), len(EdgeKind)), dtype=bool)
@@ -421,6 +449,10 @@ class TaskGraph:
         """Which tasks run on streams and channels."""
         return of_kinds(self.tasks, *DEVICE_KINDS)
 
+    def scaled(self, factor: F64 | float) -> I64:
+        """Durations times a factor, or one for each task, in nanoseconds."""
+        return np.rint(self.tasks.duration * factor).astype(np.int64)
+
     def with_durations(self, duration: I64) -> TaskGraph:
         """The same graph with other durations, in nanoseconds."""
         return replace(self, tasks=replace(self.tasks, duration=duration))
@@ -428,6 +460,12 @@ class TaskGraph:
     def name_of(self, task: int) -> str:
         """Name of one task."""
         return self.names[int(self.tasks.name[task])]
+
+    def named(self, predicate: Callable[[str], object]) -> Mask:
+        """Which tasks have a name that satisfies a predicate."""
+        names = np.array([bool(predicate(name)) for name in self.names], dtype=bool)
+        found: Mask = names[self.tasks.name]
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

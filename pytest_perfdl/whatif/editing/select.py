@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 
 import numpy as np
 
@@ -15,10 +16,10 @@ from pytest_perfdl.analysis.events.operators import operator_args
 from pytest_perfdl.model.errors import SelectionError
 from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.trace.model import I32, Category, Rows, Trace
-from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind
+from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind, mask_of
 
-Selector = Mask | Callable[[TaskGraph], Mask]
-"""One boolean per task, or what makes them of a graph, such as a `Select`."""
+Selector = Mask | Rows | Callable[[TaskGraph], Mask | Rows]
+"""One boolean per task, or the tasks' numbers, or what makes them of a graph, such as a `Select`."""
 
 
 def chosen(graph: TaskGraph, selector: Selector) -> Mask:
@@ -29,7 +30,10 @@ def chosen(graph: TaskGraph, selector: Selector) -> Mask:
     ValueError
         If it is not one value per task.
     """
-    mask = np.asarray(selector(graph) if callable(selector) else selector, dtype=bool)
+    mask = np.asarray(selector(graph) if callable(selector) else selector)
+    if np.issubdtype(mask.dtype, np.integer):
+        mask = mask_of(len(graph), mask)
+    mask = mask.astype(bool)
     if mask.shape != (len(graph),):
         raise ValueError(f"expected a selection of {len(graph)} tasks, got an array of shape {mask.shape}")
     return mask
@@ -76,8 +80,7 @@ class Select:
         tasks = graph.tasks
         found = np.ones(len(graph), dtype=bool)
         if self.name is not None:
-            pattern = re.compile(self.name, re.IGNORECASE)
-            found &= np.array([bool(pattern.search(name)) for name in graph.names], dtype=bool)[tasks.name]
+            found &= graph.named(re.compile(self.name, re.IGNORECASE).search)
         if self.kind is not None:
             found &= tasks.kind == self.kind
         if self.track is not None:
@@ -169,14 +172,14 @@ class Selected:
         if kinds := selection.words.get("kind"):
             found &= np.isin(tasks.kind, [TaskKind[kind.upper()] for kind in kinds])
         if streams := selection.numbers.get("stream"):
-            own = [index for index, track in enumerate(graph.tracks) if _is_stream(track, streams)]
-            found &= np.isin(tasks.track, own)
+            own = [track.kind == TrackKind.STREAM and track.number in streams for track in graph.tracks]
+            found &= np.array(own, dtype=bool)[tasks.track]
         if ranks := selection.numbers.get("rank"):
-            found &= np.any([_of_rank(graph, rank) * np.ones(len(graph), dtype=bool) for rank in ranks], axis=0)
+            found &= np.any([_of_rank(graph, rank) for rank in ranks], axis=0)
         if phases := selection.words.get("phase"):
             found &= of_rows(graph, np.isin(labels(_trace(graph)).phase, [PHASES.index(phase) for phase in phases]))
         if selection.patterns.get("name"):
-            found &= np.array([selection.matches("name", name) for name in graph.names], dtype=bool)[tasks.name]
+            found &= graph.named(partial(selection.matches, "name"))
         if selection.patterns.get("operator"):
             trace = _trace(graph)
             found &= of_rows(graph, _inside(trace, [selection.matches("operator", name) for name in trace.names]))
@@ -186,10 +189,6 @@ class Selected:
                 matching = np.array([*(selection.matches(condition, text) for text in texts), False], dtype=bool)
                 found &= of_rows(graph, matching[index])
         return found
-
-
-def _is_stream(track: Track, numbers: Sequence[int]) -> bool:
-    return track.kind == TrackKind.STREAM and track.number in numbers
 
 
 def _labeled(trace: Trace, condition: str) -> tuple[Rows | I32, Sequence[str]]:
@@ -211,9 +210,9 @@ def _tracks(graph: TaskGraph, track: Track | TrackKind | int) -> list[int]:
     return [track]
 
 
-def _of_rank(graph: TaskGraph, rank: int) -> Mask | bool:
+def _of_rank(graph: TaskGraph, rank: int) -> Mask:
     if graph.job is None:
-        return graph.rank == rank
+        return np.full(len(graph), graph.rank == rank)
     return np.array([track.rank == rank for track in graph.tracks], dtype=bool)[graph.tasks.track]
 
 

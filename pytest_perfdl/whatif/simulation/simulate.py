@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
-from pytest_perfdl.trace.model import F64, I64, Rows
+from pytest_perfdl.trace.model import I64, Rows
 from pytest_perfdl.whatif.model import CHAIN_KINDS, NO_RELEASE, EdgeKind, Edges, Mask, TaskGraph, TaskKind, Tasks
 from pytest_perfdl.whatif.simulation.structure import Structure, offsets, structure
 
@@ -201,15 +202,12 @@ class Path:
 
     def by_kind(self, graph: TaskGraph) -> Mapping[str, int]:
         """Nanoseconds by kind of task, of edge (with " lag" behind it), and "release"; adds up to the span."""
-        total: dict[str, int] = {}
         length = self.end - self.start
         labels = np.full(len(length), len(TaskKind) + len(EdgeKind), dtype=np.intp)
         ran, lagged = self.task >= 0, self.edge >= 0
         labels[ran] = graph.tasks.kind[self.task[ran]]
         labels[lagged] = len(TaskKind) + graph.edges.kind[self.edge[lagged]]
-        for code in np.unique(labels).tolist():
-            total[_LABELS[code]] = int(length[labels == code].sum())
-        return total
+        return {_LABELS[code]: int(length[labels == code].sum()) for code in np.unique(labels).tolist()}
 
     def by_class(self, graph: TaskGraph) -> Mapping[str, int]:
         """The same by the classes that `analysis.waiting.critical_path` has, without those that have no time.
@@ -300,7 +298,7 @@ _LOOP_NS, _LEVEL_NS = 400, 12_000
 """What a head costs in the loop, and a level in numpy: which of the two is faster depends on the graph only."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Simulation:
     """The times of all tasks of a graph, nanoseconds."""
 
@@ -308,7 +306,6 @@ class Simulation:
     start: I64
     end: I64
     lags: Lags
-    derived: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
 
     @property
     def span_ns(self) -> int:
@@ -333,31 +330,25 @@ class Simulation:
         steps = self.steps_ns
         return float(steps.mean()) if len(steps) >= MIN_STEPS else None
 
-    @property
+    @cached_property
     def binding(self) -> Rows:
         """The edge that decided each task's start, -1 where its release did or nothing: an index into the edges.
 
         Of several the one from another track, of these the first.
         """
-        if "binding" not in self.derived:
-            self.derived["binding"] = _binding(self)
-        found: Rows = self.derived["binding"]
+        edges, tasks = self.graph.edges, self.graph.tasks
+        lag = edges.lag if self.lags == "measured" else edges.constant_lag
+        own = np.flatnonzero(anchors(edges, self.start, self.end) + lag == self.start[edges.target])
+        across = tasks.track[edges.source[own]] != tasks.track[edges.target[own]]
+        found = np.full(len(self.graph), -1, dtype=np.intp)
+        for chosen in (own[~across], own[across]):
+            found[edges.target[chosen[::-1]]] = chosen[::-1]
         return found
 
-    @property
+    @cached_property
     def path(self) -> Path:
         """The chain of binding edges from the last end to the first start, which covers the whole span."""
-        if "path" not in self.derived:
-            self.derived["path"] = path_of(self.graph, self.start, self.end, self.binding)
-        found: Path = self.derived["path"]
-        return found
-
-    @property
-    def busy(self) -> F64:
-        """Share of the span during which each track had a task, 0 to 1; tasks of one track may overlap a little."""
-        total = np.bincount(self.graph.tasks.track, self.end - self.start, minlength=len(self.graph.tracks))
-        found: F64 = np.minimum(total / self.span_ns, 1.0) if self.span_ns else np.zeros(len(self.graph.tracks))
-        return found
+        return path_of(self.graph, self.start, self.end, self.binding)
 
 
 def simulate(graph: TaskGraph, duration: I64 | None = None, *, lags: Lags = "measured") -> Simulation:
@@ -455,19 +446,6 @@ def _by_level(compiled: Structure, base: I64, cost: I64) -> I64:
         for run, until in runs[bounds[2][level] : bounds[2][level + 1]]:
             own = found[run:until]
             np.maximum.accumulate(own, out=own)
-    return found
-
-
-def _binding(simulation: Simulation) -> Rows:
-    graph = simulation.graph
-    edges, tasks = graph.edges, graph.tasks
-    lag = edges.lag if simulation.lags == "measured" else edges.constant_lag
-    decided = anchors(edges, simulation.start, simulation.end) + lag == simulation.start[edges.target]
-    found = np.full(len(graph), -1, dtype=np.intp)
-    own = np.flatnonzero(decided)
-    across = tasks.track[edges.source[own]] != tasks.track[edges.target[own]]
-    for chosen in (own[~across], own[across]):
-        found[edges.target[chosen[::-1]]] = chosen[::-1]
     return found
 
 

@@ -21,18 +21,7 @@ from typing import Any, get_type_hints
 from pytest_perfdl.whatif.transform import TRANSFORMS, Transform, quantity
 from pytest_perfdl.whatif.transforms import collectives, launching, memory, operators, optimizer, ranks, sizes
 
-__all__ = [
-    "TRANSFORMS",
-    "collectives",
-    "find",
-    "launching",
-    "memory",
-    "operators",
-    "optimizer",
-    "parameters",
-    "ranks",
-    "sizes",
-]
+FAMILIES = (operators, optimizer, launching, sizes, memory, ranks, collectives)
 
 
 def find(name: str) -> Transform:

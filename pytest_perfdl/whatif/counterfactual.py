@@ -32,8 +32,9 @@ from pytest_perfdl.model.step_part import PartKind
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.trace import Trace
 from pytest_perfdl.trace.model import I64, Category, Rows
-from pytest_perfdl.whatif import TaskGraph, TaskKind, quality, simulate, task_graph
-from pytest_perfdl.whatif.model import mask_of
+from pytest_perfdl.whatif import simulate, task_graph
+from pytest_perfdl.whatif.model import TaskGraph, TaskKind, mask_of
+from pytest_perfdl.whatif.simulation.quality import quality
 
 MOST = 8
 """Causes that are simulated one by one, those whose work changed most; the others together."""

@@ -151,20 +151,19 @@ class Gradients:
     @property
     def count(self) -> float:
         """Parameters with a gradient, of a mean step."""
-        steps = len(np.unique(self.step[self.step >= 0]))
-        return float(np.count_nonzero(self.step >= 0) / max(steps, 1))
+        return self._mean(np.ones_like(self.bytes))
 
     @property
     def total(self) -> float:
         """Elements of all gradients of a mean step."""
-        return self._of_step(self.elements)
+        return self._mean(self.elements)
 
     @property
     def total_bytes(self) -> float:
         """Bytes of all gradients of a mean step."""
-        return self._of_step(self.bytes)
+        return self._mean(self.bytes)
 
-    def _of_step(self, sizes: I64) -> float:
+    def _mean(self, sizes: I64) -> float:
         own = self.step >= 0
         return float(sizes[own].sum() / max(len(np.unique(self.step[own])), 1))
 

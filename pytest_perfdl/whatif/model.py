@@ -252,52 +252,46 @@ class Edges:
         edges._columns, edges.derived = columns, {}
         return edges
 
-    def _column(self, name: str) -> Any:
+    def _column(self, name: str) -> Column:
         if callable(self._columns):
             self._columns = tuple(self._columns())
-        return self._columns[EDGE_COLUMNS.index(name)]
+        column: Column = self._columns[EDGE_COLUMNS.index(name)]
+        return column
 
     @property
     def source(self) -> Rows:
         """Task from which each comes."""
-        rows: Rows = self._column("source")
-        return rows
+        return self._column("source")
 
     @property
     def target(self) -> Rows:
         """Task that waits."""
-        rows: Rows = self._column("target")
-        return rows
+        return self._column("target")
 
     @property
     def kind(self) -> npt.NDArray[np.int8]:
         """As `EdgeKind`."""
-        kinds: npt.NDArray[np.int8] = self._column("kind")
-        return kinds
+        return self._column("kind")
 
     @property
     def at_start(self) -> Mask:
         """Whether it is anchored at the source's start."""
-        mask: Mask = self._column("at_start")
-        return mask
+        return self._column("at_start")
 
     @property
     def lag(self) -> I64:
         """Nanoseconds, as measured."""
-        lags: I64 = self._column("lag")
-        return lags
+        return self._column("lag")
 
     @property
     def constant_lag(self) -> I64:
         """Nanoseconds, as is usual."""
-        lags: I64 = self._column("constant_lag")
-        return lags
+        return self._column("constant_lag")
 
     @property
     def confidence(self) -> F64:
         """1 for what the trace says, less for what only its times suggest."""
-        values: F64 = self._column("confidence")
-        return values
+        return self._column("confidence")
 
     def with_(self, **columns: npt.NDArray[Any]) -> Edges:
         """The edges with other columns."""
@@ -408,8 +402,6 @@ class TaskGraph:
     """The track of the steps' thread, of the first rank's in a job."""
     on_device: bool = True
     """Whether steps complete on the device, too: whether the trace has device events."""
-    windowed: bool = False
-    """Whether it is a part of a trace, whose first step's window begins where the graph does."""
     constants: Constants = Constants()
     trace: Trace | None = field(default=None, repr=False)
     """Where labels such as layers are looked up; `None` for graphs that were not built from a trace."""
@@ -482,7 +474,7 @@ class Meetings:
     """What is no waiting: the shortest duration of all, at most what passes from the last arrival to the rank's end."""
     late: I64
     """From the last arrival until the rank's transfer begins: what the ends of ranks, or their clocks, differ by."""
-    kind: tuple[str, ...]
+    kind: npt.NDArray[np.str_]
     """Of each line: "all_reduce", "send", ...: see `analysis.ranks.calls.kind_of`."""
     bytes: I64
     """Of each line, as nccl-tests count them; 0 where the traces do not say."""
@@ -494,17 +486,11 @@ class Meetings:
 
     def take(self, lines: Rows) -> Meetings:
         """Some of them, in this order."""
-        kinds = tuple(self.kind[line] for line in lines.tolist())
-        columns = {name: getattr(self, name)[lines] for name in _MEETING_COLUMNS}
-        return Meetings(kind=kinds, **columns)
+        return Meetings(*(getattr(self, name)[lines] for name in self.__slots__))
 
     def joined(self, more: Meetings) -> Meetings:
         """These and more of the same ranks."""
-        columns = {name: np.concatenate((getattr(self, name), getattr(more, name))) for name in _MEETING_COLUMNS}
-        return Meetings(kind=self.kind + more.kind, **columns)
-
-
-_MEETING_COLUMNS = ("row", "waits", "duration", "transfer", "late", "bytes", "members")
+        return Meetings(*(np.concatenate((getattr(self, name), getattr(more, name))) for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

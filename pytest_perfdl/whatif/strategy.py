@@ -380,6 +380,9 @@ STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1, "SGD": 0}
 """Tensors as large as the parameters that an optimizer keeps; others are taken for Adam."""
 
 
+MICRO_BATCHES = (1, 2, 4, 8)
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """One way of spreading the step, simulated."""
@@ -390,45 +393,41 @@ class Strategy:
     peak_bytes: int
     """Memory of the fullest device."""
     fits: bool | None
-    """Whether that is within the limit; `None` without one."""
+    """Whether that is within the device's memory; `None` where that is not known."""
 
 
-def search(
-    context: Context, devices: int, *, memory_bytes: int | None = None, micro_batches: int = 8, layer: str = ""
-) -> list[Strategy]:
+def search(context: Context, devices: int) -> list[Strategy]:
     """Rank the degrees of data, pipeline and tensor parallelism whose product is `devices`, by predicted period.
 
-    Every step of the whole batch is simulated as a graph of stages (see `staged`); pipelines run with 1, 2, 4, ... up
-    to `micro_batches` micro-batches. What fits into `memory_bytes` (by default the device's) comes first, then
-    the faster.
+    Every step of the whole batch is simulated as a graph of stages (see `staged`); pipelines run with 1 to 8
+    micro-batches. What fits into the device's memory comes first, then the faster.
 
     Raises
     ------
     MissingConstant, NotApplicable
         Without the network's bandwidth, or modules.
     """
-    costs = layer_costs(context, layer)
+    costs = layer_costs(context)
     network, states = network_of(context), optimizer_states(context)
-    limit = memory_bytes or context.known.memory_bytes
+    limit = context.known.memory_bytes
     # Without a profile of memory nobody knows what is kept for the backward pass, without shapes no parameter.
     is_known = context.memory is not None and any(each.parameter_bytes for each in costs)
     found = []
-    for layout in _layouts(devices, len(costs), micro_batches):
+    for layout in _layouts(devices, len(costs)):
         peak = round(peak_bytes(costs, layout, states))
         span = simulate(staged(costs, layout, network)).span_ns
         found.append(Strategy(layout, float(span), peak, peak <= limit if limit and is_known else None))
     return sorted(found, key=lambda each: (each.fits is False, each.step_ns, each.peak_bytes))
 
 
-def _layouts(devices: int, layer_count: int, micro_batches: int) -> list[DeviceLayout]:
-    found = []
-    for data in _divisors(devices):
-        for pipeline in _divisors(devices // data):
-            if pipeline > layer_count:
-                continue
-            counts = [2**n for n in range(int(math.log2(micro_batches)) + 1)] if pipeline > 1 else [1]
-            found += [DeviceLayout(data, pipeline, devices // data // pipeline, count) for count in counts]
-    return found
+def _layouts(devices: int, layer_count: int) -> list[DeviceLayout]:
+    return [
+        DeviceLayout(data, pipeline, devices // data // pipeline, count)
+        for data in _divisors(devices)
+        for pipeline in _divisors(devices // data)
+        if pipeline <= layer_count
+        for count in (MICRO_BATCHES if pipeline > 1 else (1,))
+    ]
 
 
 def _divisors(number: int) -> list[int]:

@@ -43,8 +43,7 @@ def chosen(graph: TaskGraph, selector: Selector) -> Mask:
 class Select:
     """Tasks that fulfil every condition that is given; without one, all.
 
-    >>> Select(name="gemm", device=True) | Select(operator="aten::dropout")
-    Either(selectors=(Select(name='gemm', ... Select(...operator='aten::dropout'...)))
+    Select(name="gemm", device=True) | Select(operator="aten::dropout")
     """
 
     name: str | None = None
@@ -81,16 +80,13 @@ class Select:
         found = np.ones(len(graph), dtype=bool)
         if self.name is not None:
             found &= graph.named(re.compile(self.name, re.IGNORECASE).search)
-        if self.kind is not None:
-            found &= tasks.kind == self.kind
+        for column, wanted in ((tasks.kind, self.kind), (tasks.step, self.step), (tasks.row, self.row)):
+            if wanted is not None:
+                found &= column == wanted
         if self.track is not None:
             found &= np.isin(tasks.track, _tracks(graph, self.track))
         if self.device is not None:
             found &= graph.is_device == self.device
-        if self.step is not None:
-            found &= tasks.step == self.step
-        if self.row is not None:
-            found &= tasks.row == self.row
         if self.rank is not None:
             found &= _of_rank(graph, self.rank)
         if self.operator is not None:
@@ -106,23 +102,8 @@ class Select:
             found &= chosen(graph, self.where)
         return found
 
-    def __or__(self, other: Select | Either) -> Either:
-        return Either((self, *(other.selectors if isinstance(other, Either) else (other,))))
-
-
-@dataclass(frozen=True, slots=True)
-class Either:
-    """Tasks that at least one of several selections has."""
-
-    selectors: tuple[Select, ...]
-
-    def __call__(self, graph: TaskGraph) -> Mask:
-        """One boolean per task of a graph."""
-        found: Mask = np.any([selector(graph) for selector in self.selectors], axis=0)
-        return found
-
-    def __or__(self, other: Select) -> Either:
-        return Either((*self.selectors, other))
+    def __or__(self, other: Select) -> Select:
+        return Select(where=lambda graph: self(graph) | other(graph))
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def meetings(traces: Sequence[Trace], graphs: Sequence[TaskGraph], figures: Rank
         duration,
         transfer,
         np.where(waits, end - transfer - last, 0),
-        tuple(each.kind for each in matched),
+        np.array([each.kind for each in matched], dtype=str),
         size,
         np.array([max(each.group_size, len(each.ranks)) for each in matched], dtype=np.int64),
     )

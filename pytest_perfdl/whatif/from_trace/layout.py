@@ -226,18 +226,17 @@ def thread_waits(found: TraceEvidence, number: int) -> ThreadWaits:
     """
     trace = found.trace
     waits: Waits = found.waiting.by_thread[number]
-    since, until, release = waits.since.copy(), waits.release.copy(), waits.release
-    cause, event = waits.cause.astype(np.intp), waits.event
+    until = waits.release.copy()
     in_call = (waits.call >= 0) & np.isin(waits.call, found.waiting.blocking)
     until[in_call] = np.maximum(until[in_call], trace.end[waits.call[in_call]])
-    thread, call, inferred = waits.thread, waits.call, waits.inferred
-    for its_cause, more in _more_waits(found, number, call):
-        begins, ends, events, calls = more
+    cause = waits.cause.astype(np.intp)
+    parts = [(waits.since, until, waits.release, cause, waits.event, waits.thread, waits.call, waits.inferred)]
+    for its_cause, (begins, ends, events, calls) in _more_waits(found, number, waits.call):
         none = np.full(len(begins), -1, dtype=np.intp)
-        since, until, release = (np.concatenate(pair) for pair in ((since, begins), (until, ends), (release, ends)))
-        cause, event = np.concatenate((cause, none * 0 + its_cause)), np.concatenate((event, events))
-        thread, call = np.concatenate((thread, none)), np.concatenate((call, calls))
-        inferred = np.concatenate((inferred, np.full(len(begins), its_cause == COLLECTIVE)))
+        cause, guessed = np.full_like(none, its_cause), np.full(len(begins), its_cause == COLLECTIVE)
+        parts.append((begins, ends, ends, cause, events, none, calls, guessed))
+    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    since, until, release, cause, event, thread, call, inferred = columns
     launched = _launch_starts(found, number)
     inside = np.searchsorted(launched, release, side="left") - 1
     since = np.where(inside >= 0, np.maximum(since, launched[np.maximum(inside, 0)]), since) if len(launched) else since

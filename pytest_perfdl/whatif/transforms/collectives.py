@@ -522,7 +522,7 @@ def _rebucketed(job: Job, first: int, size: int, cost: Cost, rest: float) -> Job
     new = np.repeat(ns[:, None], len(known), axis=1)
     late = np.rint(job.meetings.late[lines].mean(axis=0)).astype(np.int64) + np.zeros_like(new)
     members = np.repeat(job.meetings.members[lines].max(), count)
-    added = Meetings(rows, rows >= 0, new, new, late, ("all_reduce",) * count, held[0], members)
+    added = Meetings(rows, rows >= 0, new, new, late, np.full(count, "all_reduce"), held[0], members)
     return replace(job, parts=tuple(parts), meetings=job.meetings.take(kept).joined(added))
 
 

@@ -67,10 +67,9 @@ class Costs:
     def of(cls, job: Job) -> Costs:
         """Fit them."""
         found, took = job.meetings, transfers(job.meetings)
-        kinds = np.array(found.kind)
         groups = []
-        for kind, members in sorted(set(zip(found.kind, found.members.tolist(), strict=True))):
-            own = (kinds == kind) & (found.members == members) & (found.bytes > 0)
+        for kind, members in sorted(set(zip(found.kind.tolist(), found.members.tolist(), strict=True))):
+            own = (found.kind == kind) & (found.members == members) & (found.bytes > 0)
             if own.any():
                 cost = fitted(found.bytes[own], took[own])
                 cost = cost if cost.known else _of_any_kind(found, took, kind, members) or cost
@@ -93,12 +92,11 @@ def _of_any_kind(found: Meetings, took: I64, kind: str, members: int) -> Cost | 
 
     t = m l + v S / B, with the messages m and the volume v of each kind: t / m is fitted to v S / m.
     """
-    kinds = np.array(found.kind)
-    own = np.isin(kinds, SCALING) & (found.members == members) & (found.bytes > 0)
+    own = np.isin(found.kind, SCALING) & (found.members == members) & (found.bytes > 0)
     if kind not in SCALING or not own.any():
         return None
-    messages = np.array([rounds(each, members, "ring") for each in kinds[own].tolist()])
-    shares = np.array([volume(each, members) for each in kinds[own].tolist()])
+    messages = np.array([rounds(each, members, "ring") for each in found.kind[own].tolist()])
+    shares = np.array([volume(each, members) for each in found.kind[own].tolist()])
     cost = fitted(found.bytes[own] * shares / messages, took[own] / messages)
     scale = rounds(kind, members, "ring"), volume(kind, members)
     return cost.scaled(*scale) if cost.known else None

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 
 from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.trace import read
-from pytest_perfdl.whatif import EdgeKind, TaskKind, quality, simulate, task_graph
-from pytest_perfdl.whatif.model import Constants, StepSpan
+from pytest_perfdl.whatif import simulate, task_graph
+from pytest_perfdl.whatif.model import Constants, EdgeKind, StepSpan, TaskKind
+from pytest_perfdl.whatif.simulation.quality import quality
 from pytest_perfdl.whatif.simulation.structure import structure
 from unit.analysis.generated import usable_traces
 from unit.analysis.waiting.test_critical_path import usable_events

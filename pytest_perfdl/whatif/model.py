@@ -453,6 +453,11 @@ class TaskGraph:
         """Name of one task."""
         return self.names[int(self.tasks.name[task])]
 
+    def behind(self, tasks: Mask) -> Mask:
+        """The tasks that come next on their track after some."""
+        track = self.tasks.track
+        return np.concatenate((np.zeros(min(len(self), 1), dtype=bool), tasks[:-1] & (track[1:] == track[:-1])))
+
     def named(self, predicate: Callable[[str], object]) -> Mask:
         """Which tasks have a name that satisfies a predicate."""
         names = np.array([bool(predicate(name)) for name in self.names], dtype=bool)

@@ -351,8 +351,7 @@ def _insert(
 @primitive("replace")
 def _replace(graph: TaskGraph, tasks: Selector, name: str, ns: Durations) -> TaskGraph:
     own = chosen(graph, tasks)
-    track = graph.tasks.track
-    behind = np.concatenate(([False], own[:-1] & (track[1:] == track[:-1])))
+    behind = graph.behind(own)
     first = np.flatnonzero(own & ~behind)
     duration, names = graph.tasks.duration.copy(), graph.names if name in graph.names else (*graph.names, name)
     runs = np.split(graph.tasks.duration[own], np.flatnonzero(~behind[own])[1:])

@@ -212,11 +212,16 @@ def of_rows(graph: TaskGraph, mask: Mask) -> Mask:
 def _inside(trace: Trace, is_meant: Sequence[bool]) -> Mask:
     """Rows inside an operator of which, by index into `Trace.names`, the name is meant; and what that launched."""
     named = np.array(is_meant, dtype=bool)
-    around = call_tree(trace).outermost(named[trace.name] & (trace.category == Category.CPU_OP)) >= 0
-    joined = launches(trace)
-    found: Mask = around.copy()
+    return with_launched(
+        trace, call_tree(trace).outermost(named[trace.name] & (trace.category == Category.CPU_OP)) >= 0
+    )
+
+
+def with_launched(trace: Trace, rows: Mask) -> Mask:
+    """Rows of calls, and of what they launched."""
+    joined, found = launches(trace), rows.copy()
     linked = joined.linked
-    found[joined.device[linked]] = around[joined.call[linked]]
+    found[joined.device[linked]] |= rows[joined.call[linked]]
     return found
 
 

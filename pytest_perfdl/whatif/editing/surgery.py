@@ -175,9 +175,9 @@ def with_launches(graph: TaskGraph, removed: Mask) -> Mask:
     return np.asarray(found, dtype=bool)
 
 
-def with_track(graph: TaskGraph, kind: TrackKind, process: int, number: int) -> tuple[TaskGraph, int]:
+def with_track(graph: TaskGraph, track: Track) -> tuple[TaskGraph, int]:
     """A graph that has a track, and the number of it."""
-    track = Track(kind, process, number)
+    track = replace(track, rank=0)
     if track in graph.tracks:
         return graph, graph.tracks.index(track)
     return replace(graph, tracks=(*graph.tracks, track)), len(graph.tracks)
@@ -267,7 +267,7 @@ def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, 
     """A graph with one new task behind each of some tasks: see `Plan.insert`."""
     on_device = task.kind in DEVICE_KINDS
     if track is not None:
-        graph, number = with_track(graph, track.kind, track.process, track.number)
+        graph, number = with_track(graph, track)
     adding = _Adding(graph)
     tasks, end = graph.tasks, graph.tasks.end
     made: list[tuple[int, int]] = []
@@ -341,7 +341,7 @@ def moved(graph: TaskGraph, chosen: Mask, track: Track) -> TaskGraph:
         raise ValueError("only device tasks can be moved to another stream")
     if track.kind == TrackKind.THREAD:
         raise ValueError("device tasks cannot run on a host thread")
-    graph, number = with_track(graph, track.kind, track.process, track.number)
+    graph, number = with_track(graph, track)
     tasks = graph.tasks
     tracks = np.where(chosen, number, tasks.track).astype(np.int32)
     place: F64 = np.arange(len(graph), dtype=np.float64)

@@ -187,7 +187,7 @@ class ThreadWaits:
     """Index of the thread waited for, or -1."""
     call: Rows
     """Row of the waiting call, -1 in gaps."""
-    inferred: np.typing.NDArray[np.bool_]
+    inferred: Mask
     idle_call: Rows
     """Rows of synchronizing calls that found nothing to wait for."""
     idle_at: I64

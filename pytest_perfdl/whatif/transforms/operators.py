@@ -9,14 +9,14 @@ from itertools import pairwise
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts import PHASES, labels
-from pytest_perfdl.analysis.events.launches import call_tree, launches
+from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.analysis.events.origins import forward_of
 from pytest_perfdl.analysis.events.threads import backward_rows
 from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.model.errors import MissingMachineConstant, NotApplicable
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace
 from pytest_perfdl.whatif.editing.edit import Plan
-from pytest_perfdl.whatif.editing.select import of_rows
+from pytest_perfdl.whatif.editing.select import of_rows, with_launched
 from pytest_perfdl.whatif.editing.surgery import NewTask
 from pytest_perfdl.whatif.facts import (
     SHORT_TYPES,
@@ -236,18 +236,12 @@ def operator_rows(trace: Trace, pattern: str) -> Mask:
     found: Mask = tree.outermost(named[trace.name] & (trace.category == Category.CPU_OP)) >= 0
     forward = forward_of(trace)
     backward = (forward >= 0) & found[np.maximum(forward, 0)]
-    found |= tree.outermost(backward) >= 0
-    joined = launches(trace)
-    linked = joined.linked
-    found[joined.device[linked]] |= found[joined.call[linked]]
-    return found
+    return with_launched(trace, found | (tree.outermost(backward) >= 0))
 
 
 def with_python(graph: TaskGraph, tasks: Mask) -> Mask:
     """Tasks, and the gap on the host thread after each run of them: the Python that called them."""
-    track, kind = graph.tasks.track, graph.tasks.kind
-    behind = np.concatenate(([False], tasks[:-1] & (track[1:] == track[:-1])))
-    found: Mask = tasks | (behind & ~tasks & (kind == TaskKind.GAP))
+    found: Mask = tasks | (graph.behind(tasks) & (graph.tasks.kind == TaskKind.GAP))
     return found
 
 

@@ -443,7 +443,8 @@ class TaskGraph:
 
     def scaled(self, factor: F64 | float) -> I64:
         """Durations times a factor, or one for each task, in nanoseconds."""
-        return np.rint(self.tasks.duration * factor).astype(np.int64)
+        scaled: I64 = np.rint(self.tasks.duration * factor).astype(np.int64)
+        return scaled
 
     def with_durations(self, duration: I64) -> TaskGraph:
         """The same graph with other durations, in nanoseconds."""

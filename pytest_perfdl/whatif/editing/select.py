@@ -30,10 +30,8 @@ def chosen(graph: TaskGraph, selector: Selector) -> Mask:
     ValueError
         If it is not one value per task.
     """
-    mask = np.asarray(selector(graph) if callable(selector) else selector)
-    if np.issubdtype(mask.dtype, np.integer):
-        mask = mask_of(len(graph), mask)
-    mask = mask.astype(bool)
+    found = np.asarray(selector(graph) if callable(selector) else selector)
+    mask = mask_of(len(graph), found.astype(np.intp)) if found.dtype.kind == "i" else found.astype(bool)
     if mask.shape != (len(graph),):
         raise ValueError(f"expected a selection of {len(graph)} tasks, got an array of shape {mask.shape}")
     return mask
@@ -194,7 +192,8 @@ def _tracks(graph: TaskGraph, track: Track | TrackKind | int) -> list[int]:
 def _of_rank(graph: TaskGraph, rank: int) -> Mask:
     if graph.job is None:
         return np.full(len(graph), graph.rank == rank)
-    return np.array([track.rank == rank for track in graph.tracks], dtype=bool)[graph.tasks.track]
+    found: Mask = np.array([track.rank == rank for track in graph.tracks], dtype=bool)[graph.tasks.track]
+    return found
 
 
 def _trace(graph: TaskGraph) -> Trace:

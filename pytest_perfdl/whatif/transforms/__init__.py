@@ -21,6 +21,8 @@ from typing import Any, get_type_hints
 from pytest_perfdl.whatif.transform import TRANSFORMS, Transform, quantity
 from pytest_perfdl.whatif.transforms import collectives, launching, memory, operators, optimizer, ranks, sizes
 
+__all__ = ["FAMILIES", "TRANSFORMS", "find", "parameters"]
+
 FAMILIES = (operators, optimizer, launching, sizes, memory, ranks, collectives)
 
 

@@ -151,7 +151,8 @@ def _first_of_updates(context: Context) -> Rows:
     graph = context.graph
     tasks = np.flatnonzero(inside(graph, optimizer_steps(context.trace)[0]) & computing(graph))
     tasks = tasks[np.argsort(graph.tasks.start[tasks], kind="stable")]
-    return tasks[np.unique(graph.tasks.step[tasks], return_index=True)[1]]
+    first: Rows = tasks[np.unique(graph.tasks.step[tasks], return_index=True)[1]]
+    return first
 
 
 def _peak(context: Context, buffers: int) -> int | None:
@@ -281,10 +282,11 @@ def blueconnect(context: Context, shape: str, bandwidths: str = "", contention: 
             each.append(Network(rate, context.known.network_latency_ns).reduce_ns(left, int(ranks)))
             left /= ranks
         stages.append(each)
+    whole, slowest = [sum(each) for each in stages], [max(each) for each in stages]
     duration = _copied(context, found)
     plans = [
-        _exchange(context, found, (of(each) * factor for each in stages), "staged all-reduce", duration)
-        for of, factor in zip((sum, max, sum), _contention(contention), strict=True)
+        _exchange(context, found, (ns * factor for ns in times), "staged all-reduce", duration)
+        for times, factor in zip((whole, slowest, whole), _contention(contention), strict=True)
     ]
     return Change.of(plans, peak_bytes=_peak(context, 1))
 

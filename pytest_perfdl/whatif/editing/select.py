@@ -218,7 +218,8 @@ def _inside(trace: Trace, is_meant: Sequence[bool]) -> Mask:
 
 def with_launched(trace: Trace, rows: Mask) -> Mask:
     """Rows of calls, and of what they launched."""
-    joined, found = launches(trace), rows.copy()
+    found: Mask = rows.copy()
+    joined = launches(trace)
     linked = joined.linked
     found[joined.device[linked]] |= rows[joined.call[linked]]
     return found

@@ -131,7 +131,7 @@ def _copied(context: Context, found: Buckets) -> I64:
     Each copy reads and writes an element of 4 bytes: 8 bytes at the memory bandwidth.
     """
     tasks, rate = context.graph.tasks, context.known.memory_bytes_per_s
-    duration = tasks.duration.copy()
+    duration: I64 = tasks.duration.copy()
     if rate:
         updating = np.sort(_first_of_updates(context))
         duration[found.task] += np.rint(found.bytes * 2 / rate * 1e9).astype(np.int64)

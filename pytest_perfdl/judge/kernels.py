@@ -24,6 +24,7 @@ from pytest_perfdl.judge.reasons import paired, same
 from pytest_perfdl.judge.round_data import Round, head_second, profiled
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, OVER, Held
 from pytest_perfdl.model.limits import PER_KERNEL, parse_limit
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import metric_name, row_name
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.results.verdict import MetricVerdict
@@ -72,8 +73,19 @@ class Rows:
         found = [verdict for verdict, fails in self._over(rounds, OVER) if fails]
         return tuple(sorted(found, key=lambda verdict: (-(verdict.effect or 0.0), verdict.name)))
 
-    def promising(self, rounds: Sequence[Round]) -> tuple[MetricVerdict, ...]:
-        """Rows that look slower but have not failed the test; more rounds could decide."""
+    def promising(
+        self, rounds: Sequence[Round], verdicts: Mapping[str, MetricVerdict] | None = None
+    ) -> tuple[MetricVerdict, ...]:
+        """Rows that look slower but have not failed the test; more rounds could decide.
+
+        Rows of a call whose step has `improved`, by the `verdicts` on times, are left out: a kernel that takes longer
+        is then the price of the others, such as a larger one that replaces many, unless it surely is slower.
+        """
+        improved = {
+            name.rpartition(".")[0]
+            for name, each in (verdicts or {}).items()
+            if general(name) == "step_time" and each.verdict == "improved"
+        }
         if len(profiled(rounds)) < LEAST_ROUNDS:
             return ()
         least = 1 - PROMISING / max(len(self.limits), 1)
@@ -82,7 +94,7 @@ class Rows:
                 replace(verdict, verdict="suspect", times_over=None), "more paired rounds are needed", ": "
             )
             for verdict, fails in self._over(rounds, least)
-            if not fails
+            if not fails and call_of_row(verdict.name) not in improved
         )
 
     def watched(self, rounds: Sequence[Round]) -> bool:
@@ -128,6 +140,11 @@ def judged(new: Record, base: Record, limits: Limits) -> dict[str, Limit]:
             if (_share(old, before) + _share(now, call)) / 2 >= LEAST_SHARE
         }
     return found
+
+
+def call_of_row(name: str) -> str:
+    """The call of a row, by the row's full name (`model.record.row_name`)."""
+    return name.partition(" ")[0].rpartition(".")[0]
 
 
 def _past(limit: Limit) -> float:

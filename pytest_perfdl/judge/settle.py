@@ -10,6 +10,7 @@ import numpy as np
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge import budget, reasons
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs, step_breakdown
+from pytest_perfdl.judge.kernels import call_of_row
 from pytest_perfdl.judge.ranks import blamed_on, comparisons, explaining, work_of_ranks
 from pytest_perfdl.judge.round_data import head_second, profiled, values
 from pytest_perfdl.judge.stopping_rule import Held, estimated
@@ -84,7 +85,7 @@ def settle(
     metrics = tuple(_settled(metric, new, base, verdicts, rounds, limits) for metric in found.metrics)
     varying = _varying(rounds)
     # Which operators a process had is not the code's doing there.
-    rows = [row for row in rows if row.verdict != "suspect" or _call_of_row(row.name) not in varying]
+    rows = [row for row in rows if row.verdict != "suspect" or call_of_row(row.name) not in varying]
     settled = judgement(new, base, (*metrics, *budget.of_rows(rows, limits)), None, "")
     doubts: tuple[Finding, ...] = ()
     seen = profiled(rounds)
@@ -115,10 +116,6 @@ def settle(
     broken = sorted({metric.reason for metric in verdicts.values() if metric.verdict == "invalid"})
     findings = (*(Finding("invalid", "rounds", reason) for reason in broken), *varying.values())
     return replace(settled, integrity=(*found.integrity, *findings, *doubts), environment=environment)
-
-
-def _call_of_row(name: str) -> str:
-    return name.partition(" ")[0].rpartition(".")[0]
 
 
 def _varying(rounds: Sequence[Round]) -> dict[str, Finding]:

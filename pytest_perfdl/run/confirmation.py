@@ -94,7 +94,7 @@ class Confirmation:
             profiles=profiles,
             shown=shown,
         )
-        by_row = (*rows.regressed(rounds), *rows.promising(rounds))
+        by_row = (*rows.regressed(rounds), *rows.promising(rounds, outcome.verdicts))
         machine = self.context.machines.of(new.key)
         peaks = None if machine is None else machine.peaks
         settled = settle(found, new, base, now, outcome.verdicts, rounds, self.test.limits, by_row, rules, peaks)
@@ -178,7 +178,7 @@ class Confirmation:
             if outcome.open:
                 continue
             fails = any(each.outcome == "regressed" for each in outcome.verdicts.values())
-            if fails or rows is None or spent.ended or not rows.promising(rounds):
+            if fails or rows is None or spent.ended or not rows.promising(rounds, outcome.verdicts):
                 break
         progress.clear()
         how = f"{plural(len(rounds), 'round')}, {measuring.how}"

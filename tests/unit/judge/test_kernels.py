@@ -19,6 +19,7 @@ from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits, parse_limit
 from pytest_perfdl.model.record import Call, Row, row_name
 from pytest_perfdl.model.step_part import Part
+from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.stats.evidence import Estimate, evidence, least_rounds
 
 STEP = {"mm": 6_000_000, "add": 1_200_000, "mul": 800_000, "gelu": 700_000, "copy_": 300_000, "view": 15_000}
@@ -211,6 +212,15 @@ def test_a_row_that_looks_slower_asks_for_more_rounds_until_it_is_found():
     assert (gelu.verdict, gelu.times_over, gelu.of_step) == ("suspect", None, False)
     assert gelu.reason.endswith("limit 5%: more paired rounds are needed")
     assert rows.promising(rounds(12)) == ()
+
+
+@pytest.mark.parametrize("verdict, asked", [("improved", False), ("unchanged", True), ("suspect", True)])
+def test_a_row_of_a_step_that_improved_is_no_suspect(verdict, asked):
+    slower = rounds(6, slower={"gelu": 1.5})
+    metric = MetricVerdict("step_time", "timed", "ns", "lower", 10.0, 5.0, verdict=verdict)
+    assert bool(rows_of().promising(slower, {"step_time": metric})) == asked
+    assert rows_of().promising(slower, {"other.step_time": metric}) == rows_of().promising(slower)
+    assert rows_of().regressed(rounds(13, slower={"gelu": 1.5})) != (), "what is surely slower fails, whatever the step"
 
 
 def test_one_or_two_rounds_make_no_suspect_of_a_row():

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pytest_perfdl.trace.model import F64, I64, Rows
 from pytest_perfdl.whatif.from_trace.job import communication_tasks
-from pytest_perfdl.whatif.model import EdgeKind, Job, Mask, TaskGraph, TaskKind, TrackKind, of_kinds
+from pytest_perfdl.whatif.model import EdgeKind, Job, Mask, TaskGraph, TaskKind, TrackKind, are_of_kinds
 
 _WAITING = (TaskKind.COMMUNICATION, TaskKind.WAIT, TaskKind.RETURN)
 """What is no work of a rank."""
@@ -63,7 +63,7 @@ def rank_work(job: Job, lines: Rows) -> RankWork:
         number = np.searchsorted(asked, part.tasks.submitted, side="right")
         first = np.full(len(common), _NEVER)
         np.minimum.at(first, own_step[own_step >= 0], number[own_step >= 0])
-        works = (own_step >= 0) & ~of_kinds(part.tasks, *_WAITING) & _decides(part)
+        works = (own_step >= 0) & ~are_of_kinds(part.tasks, *_WAITING) & _decides(part)
         segments.append(np.where(works, number - first[own_step], -1).astype(np.int32))
         steps.append(own_step)
     count = 1 + max((int(own.max(initial=0)) for own in segments), default=0)
@@ -124,7 +124,7 @@ def blocking_lines(job: Job) -> Rows:
 def _moments(part: TaskGraph, rows: Rows) -> tuple[I64, I64]:
     """When each collective is asked for, and when something is submitted that waits for it; `_NEVER` for nothing."""
     tasks, edges = communication_tasks(part, rows), part.edges
-    waiting = np.flatnonzero(~of_kinds(part.tasks, TaskKind.COMMUNICATION)[edges.target])
+    waiting = np.flatnonzero(~are_of_kinds(part.tasks, TaskKind.COMMUNICATION)[edges.target])
     first = np.full(len(part), _NEVER)
     np.minimum.at(first, edges.source[waiting], part.tasks.submitted[edges.target[waiting]])
     return asking_moments(part, rows), np.where(tasks >= 0, first[tasks], _NEVER)
@@ -140,8 +140,6 @@ class Variation:
     """Lower end of its 90 % interval."""
     most_ns: float
     """Upper end."""
-    lasting: bool
-    """Whether ranks differ from each other in all steps (F test at 1 %), so that there are few samples."""
 
 
 def variation(work: F64) -> Variation:
@@ -163,7 +161,8 @@ def variation(work: F64) -> Variation:
     free = (ranks - 1) * steps
     square = float((apart**2).sum()) / max(free, 1)
     if square == 0:
-        return Variation(0.0, 0.0, 0.0, lasting=False)
+        return Variation(0.0, 0.0, 0.0)
+    # Whether ranks differ from each other in all steps (F test at 1 %), so that there are few samples.
     lasting = False
     if steps > 1:
         between = steps * float((apart.mean(axis=1) ** 2).sum()) / (ranks - 1)
@@ -171,7 +170,7 @@ def variation(work: F64) -> Variation:
         lasting = within == 0 or between / within > f.ppf(0.99, ranks - 1, (ranks - 1) * (steps - 1))
     degrees = ranks - 1 if lasting else free
     least, most = (square * degrees / float(chi2.ppf(share, degrees)) for share in (0.95, 0.05))
-    return Variation(square**0.5, least**0.5, most**0.5, lasting)
+    return Variation(square**0.5, least**0.5, most**0.5)
 
 
 @lru_cache(maxsize=256)

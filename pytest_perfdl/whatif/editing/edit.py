@@ -11,17 +11,17 @@ import numpy as np
 
 from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.trace.model import F64, I64, Rows
-from pytest_perfdl.whatif.editing.select import Selector, chosen
+from pytest_perfdl.whatif.editing.select import Selector, select_tasks
 from pytest_perfdl.whatif.editing.surgery import (
     NewTask,
     apart_from_chains,
-    inserted,
-    moved,
-    rebuilt,
+    insert_tasks,
+    move_tasks,
+    rebuild,
+    remove_tasks,
     with_launches,
-    without,
 )
-from pytest_perfdl.whatif.from_trace.job import coupled
+from pytest_perfdl.whatif.from_trace.job import couple
 from pytest_perfdl.whatif.model import NO_SCOPE, EdgeKind, Job, Mask, TaskGraph, Track, TrackKind
 from pytest_perfdl.whatif.simulation.structure import inherit
 
@@ -32,7 +32,7 @@ Policy = Callable[[TaskGraph], "I64 | F64"]
 """One number per task: of the tasks that could start, the one with the lowest goes first."""
 
 
-def scheduled(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
+def reschedule(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
     """A graph in which the tasks of some streams run in the order that a policy leads to: see `Plan.schedule`.
 
     List scheduling without preemption: whenever a stream is free it starts, of the tasks that wait for nothing else,
@@ -64,75 +64,65 @@ def scheduled(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
     priority = np.asarray(policy(graph), dtype=np.float64)
     if priority.shape != (len(graph),):
         raise ValueError(f"expected priorities of {len(graph)} tasks, got an array of shape {priority.shape}")
-    start = _List(graph, tracks, priority).run()
     own = tracks[graph.tasks.track]
+    start = _list_scheduling(graph, own, priority)
     place: F64 = np.arange(len(graph), dtype=np.float64)
     tasks = np.flatnonzero(own)
     order = tasks[np.lexsort((tasks, start[tasks], graph.tasks.track[tasks]))]
     place[order] = np.sort(place[tasks])
     # The lag of a task behind its neighbor was that of the old order.
     origin = np.where(own, -1, np.arange(len(graph)))
-    return rebuilt(graph, graph.tasks, origin, place, apart_from_chains(graph))
+    return rebuild(graph, graph.tasks, origin, place, apart_from_chains(graph))
 
 
-class _List:
-    """List scheduling, one event after the other."""
-
-    def __init__(self, graph: TaskGraph, tracks: Mask, priority: F64) -> None:
-        self.graph, self.priority = graph, priority.tolist()
-        edges, tasks = graph.edges, graph.tasks
-        self.free_order = tracks[tasks.track]
-        # The edges that hold: without the order of the streams in question.
-        dropped = self.free_order[edges.target] & (edges.source == edges.target - 1) & (edges.kind == EdgeKind.STREAM)
-        self.edges = edges.take(~dropped)
-        self.gap = graph.constants.kernel_gap
-
-    def run(self) -> I64:
-        """Start of every task."""
-        graph, edges = self.graph, self.edges
-        tasks, count = graph.tasks, len(self.graph)
-        waiting = np.bincount(edges.target, minlength=count).tolist()
-        by_source = np.argsort(edges.source, kind="stable")
-        first = np.concatenate(([0], np.cumsum(np.bincount(edges.source, minlength=count)))).tolist()
-        targets, lags = edges.target[by_source].tolist(), edges.lag[by_source].tolist()
-        at_start = edges.at_start[by_source].tolist()
-        origin = graph.begin
-        ready = np.maximum(tasks.release, origin).tolist()
-        duration, track, free_order = tasks.duration.tolist(), tasks.track.tolist(), self.free_order.tolist()
-        idle_from = [origin] * len(graph.tracks)
-        queue: list[list[tuple[float, int, int]]] = [[] for _ in graph.tracks]
-        start = np.zeros(count, dtype=np.int64)
-        # Events: a task becomes ready (0), or a track looks for its next task (1), in that order at one moment.
-        events: list[tuple[int, int, int]] = [(ready[task], 0, task) for task in range(count) if not waiting[task]]
-        events.sort()
-        done = 0
-        while events:
-            now, looks, which = heappop(events)
-            if not looks and free_order[which]:
-                heappush(queue[track[which]], (self.priority[which], now, which))
-                heappush(events, (max(now, idle_from[track[which]]), 1, track[which]))
+def _list_scheduling(graph: TaskGraph, own: Mask, priority: F64) -> I64:
+    """Start of every task, one event after the other; `own` are those whose order is free."""
+    tasks, edges, count = graph.tasks, graph.edges, len(graph)
+    # The edges that hold: without the order of the streams in question.
+    dropped = own[edges.target] & (edges.source == edges.target - 1) & (edges.kind == EdgeKind.STREAM)
+    edges = edges.take(~dropped)
+    waiting = np.bincount(edges.target, minlength=count).tolist()
+    by_source = np.argsort(edges.source, kind="stable")
+    first = np.concatenate(([0], np.cumsum(np.bincount(edges.source, minlength=count)))).tolist()
+    targets, lags = edges.target[by_source].tolist(), edges.lag[by_source].tolist()
+    at_start = edges.at_start[by_source].tolist()
+    origin = graph.begin
+    ready = np.maximum(tasks.release, origin).tolist()
+    duration, track, free_order, rank = (each.tolist() for each in (tasks.duration, tasks.track, own, priority))
+    idle_from = [origin] * len(graph.tracks)
+    queue: list[list[tuple[float, int, int]]] = [[] for _ in graph.tracks]
+    start = np.zeros(count, dtype=np.int64)
+    # Events: a task becomes ready (0), or a track looks for its next task (1), in that order at one moment.
+    events: list[tuple[int, int, int]] = [(ready[task], 0, task) for task in range(count) if not waiting[task]]
+    events.sort()
+    done = 0
+    while events:
+        now, looks, which = heappop(events)
+        if not looks and free_order[which]:
+            heappush(queue[track[which]], (rank[which], now, which))
+            heappush(events, (max(now, idle_from[track[which]]), 1, track[which]))
+            continue
+        if looks:
+            if idle_from[which] > now or not queue[which]:
                 continue
-            if looks:
-                if idle_from[which] > now or not queue[which]:
-                    continue
-                task = heappop(queue[which])[2]
-                idle_from[which] = now + duration[task] + self.gap
-                if queue[which]:
-                    heappush(events, (idle_from[which], 1, which))
-            else:
-                task = which
-            start[task] = now
-            done += 1
-            for at in range(first[task], first[task + 1]):
-                target = targets[at]
-                moment = now + lags[at] + (0 if at_start[at] else duration[task])
-                ready[target] = max(ready[target], moment)
-                waiting[target] -= 1
-                if not waiting[target]:
-                    heappush(events, (ready[target], 0, target))
-        if done < count:
-            raise CycleError("the tasks cannot be scheduled, because they wait for each other in a cycle")
-        return start
+            task = heappop(queue[which])[2]
+            idle_from[which] = now + duration[task] + graph.constants.kernel_gap
+            if queue[which]:
+                heappush(events, (idle_from[which], 1, which))
+        else:
+            task = which
+        start[task] = now
+        done += 1
+        for at in range(first[task], first[task + 1]):
+            target = targets[at]
+            moment = now + lags[at] + (0 if at_start[at] else duration[task])
+            ready[target] = max(ready[target], moment)
+            waiting[target] -= 1
+            if not waiting[target]:
+                heappush(events, (ready[target], 0, target))
+    if done < count:
+        raise CycleError("the tasks cannot be scheduled, because they wait for each other in a cycle")
+    return start
 
 
 # Functions by name: how edits and optimizations are added, those that come with the package and those of users.
@@ -269,7 +259,7 @@ class Plan:
     def remove(self, tasks: Selector, *, launches: bool = True) -> Plan:
         """Tasks vanish; with `launches` also what they launched, and calls that have nothing left to launch.
 
-        What waited for them waits for what was ahead of them on their track (see `surgery.without`).
+        What waited for them waits for what was ahead of them on their track (see `surgery.remove_tasks`).
         """
         return self.then("remove", tasks=tasks, launches=launches)
 
@@ -298,7 +288,7 @@ class Plan:
         return self.then("move", tasks=tasks, track=track)
 
     def schedule(self, tracks: Track | TrackKind | Iterable[Track], policy: Policy) -> Plan:
-        """Streams or channels take their tasks in the order of a policy: see `edit.scheduled`."""
+        """Streams or channels take their tasks in the order of a policy: see `edit.reschedule`."""
         return self.then("schedule", tracks=tracks, policy=policy)
 
     def each_rank(self, plans: Sequence[Plan]) -> Plan:
@@ -321,7 +311,7 @@ class Plan:
 def _scale(graph: TaskGraph, tasks: Selector, factor: float) -> TaskGraph:
     if not factor >= 0:
         raise ValueError(f"a duration cannot be scaled by {factor}")
-    own = chosen(graph, tasks)
+    own = select_tasks(graph, tasks)
     duration = graph.tasks.duration.copy()
     duration[own] = np.rint(duration[own] * factor).astype(np.int64)
     return graph.with_durations(duration)
@@ -329,7 +319,7 @@ def _scale(graph: TaskGraph, tasks: Selector, factor: float) -> TaskGraph:
 
 @primitive("retime")
 def _retime(graph: TaskGraph, tasks: Selector, ns: int | I64 | Callable[[TaskGraph, Rows], I64]) -> TaskGraph:
-    own = np.flatnonzero(chosen(graph, tasks))
+    own = np.flatnonzero(select_tasks(graph, tasks))
     duration = graph.tasks.duration.copy()
     duration[own] = ns(graph, own) if callable(ns) else ns
     if (duration[own] < 0).any():
@@ -346,23 +336,22 @@ def _timed(graph: TaskGraph, ns: I64) -> TaskGraph:
 
 @primitive("remove")
 def _remove(graph: TaskGraph, tasks: Selector, launches: bool = True) -> TaskGraph:
-    own = chosen(graph, tasks)
-    return without(graph, with_launches(graph, own) if launches else own)
+    own = select_tasks(graph, tasks)
+    return remove_tasks(graph, with_launches(graph, own) if launches else own)
 
 
 @primitive("insert")
 def _insert(
     graph: TaskGraph, task: NewTask, after: Selector, track: Track | None = None, before: Selector | None = None
 ) -> TaskGraph:
-    waiting = None if before is None else chosen(graph, before)
-    return inserted(graph, task, chosen(graph, after), track, waiting)
+    waiting = None if before is None else select_tasks(graph, before)
+    return insert_tasks(graph, task, select_tasks(graph, after), track, waiting)
 
 
 @primitive("replace")
 def _replace(graph: TaskGraph, tasks: Selector, name: str, ns: Durations) -> TaskGraph:
-    own = chosen(graph, tasks)
-    track = graph.tasks.track
-    behind = np.concatenate(([False], own[:-1] & (track[1:] == track[:-1])))
+    own = select_tasks(graph, tasks)
+    behind = graph.behind(own)
     first = np.flatnonzero(own & ~behind)
     duration, names = graph.tasks.duration.copy(), graph.names if name in graph.names else (*graph.names, name)
     runs = np.split(graph.tasks.duration[own], np.flatnonzero(~behind[own])[1:])
@@ -371,19 +360,19 @@ def _replace(graph: TaskGraph, tasks: Selector, name: str, ns: Durations) -> Tas
     renamed = graph.tasks.name.copy()
     renamed[first] = names.index(name)
     fused = replace(graph, names=names, tasks=replace(graph.tasks, name=renamed, duration=duration))
-    return without(fused, with_launches(fused, own & behind))
+    return remove_tasks(fused, with_launches(fused, own & behind))
 
 
 @primitive("move")
 def _move(graph: TaskGraph, tasks: Selector, track: Track) -> TaskGraph:
-    return moved(graph, chosen(graph, tasks), track)
+    return move_tasks(graph, select_tasks(graph, tasks), track)
 
 
 @primitive("schedule")
 def _schedule(graph: TaskGraph, tracks: Track | TrackKind | Iterable[Track], policy: Policy) -> TaskGraph:
     wanted = (tracks,) if isinstance(tracks, Track | TrackKind) else tuple(tracks)
     own = np.array([track in wanted or track.kind in wanted for track in graph.tracks], dtype=bool)
-    return scheduled(graph, own, policy)
+    return reschedule(graph, own, policy)
 
 
 @primitive("drop_edges")
@@ -391,7 +380,7 @@ def _drop_edges(graph: TaskGraph, kind: EdgeKind, within: Selector | None = None
     edges = graph.edges
     dropped = edges.kind == kind
     if within is not None:
-        dropped &= chosen(graph, within)[edges.target]
+        dropped &= select_tasks(graph, within)[edges.target]
     tasks, constants = graph.tasks, graph.constants
     if kind == EdgeKind.SYNC:
         scope = tasks.scope.copy()
@@ -410,11 +399,11 @@ def _each_rank(graph: TaskGraph, plans: Sequence[Plan]) -> TaskGraph:
     if job is None or len(plans) != len(job.parts):
         raise ValueError(f"expected one plan for each of the {len(graph.owners)} ranks, got {len(plans)}")
     parts = tuple(plan.apply(part) for plan, part in zip(plans, job.parts, strict=True))
-    return coupled(replace(job, parts=parts))
+    return couple(replace(job, parts=parts))
 
 
 @primitive("rejoin", of_job=True)
 def _rejoin(graph: TaskGraph, job: Callable[[Job], Job]) -> TaskGraph:
     if graph.job is None:
         raise ValueError("the collectives of one rank alone couple nothing")
-    return coupled(job(graph.job))
+    return couple(job(graph.job))

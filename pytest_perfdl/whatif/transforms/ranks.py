@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import F64, I64
-from pytest_perfdl.whatif.collectives import Cost, fitted, rounds, transfers, volume
+from pytest_perfdl.whatif.collectives import Cost, fit_cost, rounds, transfers, volume
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.from_trace.job import communication_tasks
-from pytest_perfdl.whatif.model import Job, Mask, Meetings, TaskKind, of_kinds
+from pytest_perfdl.whatif.model import Job, Mask, Meetings, TaskKind, are_of_kinds
 from pytest_perfdl.whatif.rank_work import (
     RankWork,
     Variation,
@@ -30,6 +31,8 @@ ENDS = (0.05, 0.95)
 
 SCALING = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce")
 """Kinds of collectives whose cost depends on the number of ranks."""
+
+Sample = TypeVar("Sample")
 
 ONE_SIZE = "all collectives have about one size, so their latency is not known, and the range covers all of it"
 
@@ -54,26 +57,24 @@ def job_of(context: Context) -> Job:
 class Costs:
     """What the collectives of a job cost, fitted for each kind and size of its group."""
 
-    kind: tuple[str, ...]
     bytes: I64
-    members: I64
     transfer: I64
     """Nanoseconds from the last arrival on."""
-    groups: tuple[tuple[Mask, Cost], ...]
-    """Which collectives, and what they cost; those without recorded bytes are in none."""
+    groups: tuple[tuple[str, int, Mask, Cost], ...]
+    """Kind, number of ranks, which collectives, and what they cost; those without recorded bytes are in none."""
 
     @classmethod
     def of(cls, job: Job) -> Costs:
         """Fit them."""
         found, took = job.meetings, transfers(job.meetings)
-        kinds = np.array(found.kind)
         groups = []
-        for kind, members in sorted(set(zip(found.kind, found.members.tolist(), strict=True))):
-            own = (kinds == kind) & (found.members == members) & (found.bytes > 0)
+        for kind, members in sorted(set(zip(found.kind.tolist(), found.members.tolist(), strict=True))):
+            own = (found.kind == kind) & (found.members == members) & (found.bytes > 0)
             if own.any():
-                cost = fitted(found.bytes[own], took[own])
-                groups.append((own, cost if cost.known else _of_any_kind(found, took, kind, members) or cost))
-        return cls(found.kind, found.bytes, found.members, took, tuple(groups))
+                cost = fit_cost(found.bytes[own], took[own])
+                cost = cost if cost.known else _fit_any_kind(found, took, kind, members) or cost
+                groups.append((kind, members, own, cost))
+        return cls(found.bytes, took, tuple(groups))
 
     @property
     def sized(self) -> Mask:
@@ -83,26 +84,25 @@ class Costs:
     @property
     def known(self) -> bool:
         """Whether latency and time per byte are told apart in all of them."""
-        return bool(self.sized.all()) and all(cost.known for _, cost in self.groups)
+        return bool(self.sized.all()) and all(cost.known for *_, cost in self.groups)
 
 
-def _of_any_kind(found: Meetings, took: I64, kind: str, members: int) -> Cost | None:
+def _fit_any_kind(found: Meetings, took: I64, kind: str, members: int) -> Cost | None:
     """What a kind costs by all kinds on as many ranks, if these tell: a ring's message has one latency in all of them.
 
     t = m l + v S / B, with the messages m and the volume v of each kind: t / m is fitted to v S / m.
     """
-    kinds = np.array(found.kind)
-    own = np.isin(kinds, SCALING) & (found.members == members) & (found.bytes > 0)
+    own = np.isin(found.kind, SCALING) & (found.members == members) & (found.bytes > 0)
     if kind not in SCALING or not own.any():
         return None
-    messages = np.array([rounds(each, members, "ring") for each in kinds[own].tolist()])
-    shares = np.array([volume(each, members) for each in kinds[own].tolist()])
-    cost = fitted(found.bytes[own] * shares / messages, took[own] / messages)
+    messages = np.array([rounds(each, members, "ring") for each in found.kind[own].tolist()])
+    shares = np.array([volume(each, members) for each in found.kind[own].tolist()])
+    cost = fit_cost(found.bytes[own] * shares / messages, took[own] / messages)
     scale = rounds(kind, members, "ring"), volume(kind, members)
     return cost.scaled(*scale) if cost.known else None
 
 
-def retimed(job: Job, transfer: F64, work: Sequence[I64] | None = None) -> Plan:
+def retime(job: Job, transfer: F64, work: Sequence[I64] | None = None) -> Plan:
     """Collectives whose transfers take so many nanoseconds; waiting follows from that.
 
     Parameters
@@ -160,7 +160,7 @@ def straggler_removed(context: Context, rank: int = -1) -> Change:
     ratios = [_ratio(table[:, own_steps], column, others) for table in (work.host, work.device)]
     likely = float(theirs.mean() / mine.mean())
     ends = np.quantile(_resampled_ratio(theirs, mine), ENDS) / likely
-    plans = [_reworked(job, work, column, own_steps, ratios, factor) for factor in (1.0, *ends.tolist())]
+    plans = [_rework(job, work, column, own_steps, ratios, factor) for factor in (1.0, *ends.tolist())]
     return Change.of(plans)
 
 
@@ -192,7 +192,7 @@ def _resampled_ratio(theirs: F64, mine: F64, count: int = 400) -> F64:
     return found
 
 
-def _reworked(job: Job, work: RankWork, column: int, steps: Mask, ratios: Sequence[F64], factor: float) -> Plan:
+def _rework(job: Job, work: RankWork, column: int, steps: Mask, ratios: Sequence[F64], factor: float) -> Plan:
     part = job.parts[column]
     segment, step = work.segment[column], work.step[column]
     own = np.flatnonzero((segment >= 0) & steps[step])
@@ -231,7 +231,7 @@ def bandwidth(context: Context, factor: float = 0.0, bytes_per_s: float = 0.0) -
         return _faster_network(job_of(context), factor, bytes_per_s)
     if not factor:
         raise NotApplicable("the bandwidth of one rank is not known: use a factor, or pass the traces of several ranks")
-    tasks = of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
+    tasks = are_of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
     if not tasks.any():
         raise NotApplicable("the trace has no communication")
     plan, other = (Plan().scale(tasks, share) for share in (1 / factor, (1 + 1 / factor) / 2))
@@ -246,8 +246,7 @@ def _faster_network(job: Job, factor: float, bytes_per_s: float) -> Change:
     for place, share in enumerate((1.0, 1.0, 0.0)):
         if factor:
             times[place][~found.sized] *= 1 - share * (1 - 1 / factor)
-    for own, cost in found.groups:
-        kind, members = found.kind[int(np.flatnonzero(own)[0])], int(found.members[own][0])
+    for kind, members, own, cost in found.groups:
         size = found.bytes[own].astype(np.float64)
         new = volume(kind, members) / bytes_per_s * 1e9 if bytes_per_s else 0.0
         deltas = [
@@ -257,17 +256,21 @@ def _faster_network(job: Job, factor: float, bytes_per_s: float) -> Change:
         deltas[1:] = sorted(deltas[1:], key=lambda delta: float(delta.sum()))
         for place, delta in enumerate(deltas):
             times[place][own] = np.maximum(times[place][own] + delta, 0.0)
-    plans = [retimed(job, each) for each in times]
+    plans = [retime(job, each) for each in times]
     trust: Trust = "ok" if found.known else "low"
     return Change.of(plans, trust=trust, notes=() if found.known else (ONE_SIZE,))
 
 
 def _ends(samples: F64) -> tuple[float, float]:
     """The ends of an interval of 90 % of them; of two, which are the ends of what is possible, both."""
-    if len(samples) <= 2:
-        return float(samples.min()), float(samples.max())
-    low, high = np.quantile(samples, ENDS).tolist()
+    low, high = np.quantile(samples, ENDS if len(samples) > 2 else (0.0, 1.0)).tolist()
     return low, high
+
+
+def ends_of(ordered: Sequence[Sample]) -> tuple[Sample, Sample]:
+    """The same of samples in their order."""
+    low, high = (round(share * (len(ordered) - 1)) for share in (ENDS if len(ordered) > 2 else (0.0, 1.0)))
+    return ordered[low], ordered[high]
 
 
 @transform("ranks", of_job=True)
@@ -316,7 +319,7 @@ def ranks(context: Context, n: int, algorithm: str = "") -> Change:
     times = _on_more_ranks(costs, everyone, n, algorithms)
     work = rank_work(job, blocking_lines(job))
     later = _slowest_of(work, count, n)
-    plans = [_scaled(job, work, *each) for each in zip(times, later, strict=True)]
+    plans = [_slow_down(job, work, *each) for each in zip(times, later, strict=True)]
     notes = _warnings(context, job, costs, n)
     return Change.of(plans, trust="low" if notes else "ok", notes=notes)
 
@@ -324,8 +327,7 @@ def ranks(context: Context, n: int, algorithm: str = "") -> Change:
 def _on_more_ranks(found: Costs, everyone: Mask, n: int, algorithms: Sequence[str]) -> list[F64]:
     """Transfers on n ranks: likely, at the fast end, at the slow end."""
     times = [found.transfer.astype(np.float64) for _ in range(3)]
-    for own, cost in found.groups:
-        kind, count = found.kind[int(np.flatnonzero(own)[0])], int(found.members[own][0])
+    for kind, count, own, cost in found.groups:
         if not everyone[own].all() or kind not in SCALING:
             continue
         size, measured = found.bytes[own].astype(np.float64), found.transfer[own]
@@ -336,12 +338,11 @@ def _on_more_ranks(found: Costs, everyone: Mask, n: int, algorithms: Sequence[st
             return np.asarray(latency * (messages - 1) + per_byte * size * (more - 1), dtype=np.float64)
 
         samples = [added(latency, per_byte, min(messages)) for latency, per_byte in cost.samples.tolist()]
-        order = sorted(samples, key=lambda each: float(each.sum()))
-        place = [round(share * (len(order) - 1)) for share in (ENDS if len(order) > 2 else (0.0, 1.0))]
+        low, high = ends_of(sorted(samples, key=lambda each: float(each.sum())))
         likely = added(cost.latency_ns, cost.ns_per_byte, min(messages))
         without = added(cost.latency_ns, cost.ns_per_byte, 1.0)
-        fast = min((order[place[0]], without, likely), key=lambda each: float(each.sum()))
-        slow = max((order[place[1]], likely), key=lambda each: float(each.sum()))
+        fast = min((low, without, likely), key=lambda each: float(each.sum()))
+        slow = max((high, likely), key=lambda each: float(each.sum()))
         for line, delta in zip(times, (likely, fast, slow), strict=True):
             line[own] = np.maximum(measured + delta, 0.0)
     return times
@@ -360,7 +361,7 @@ def _slowest_of(work: RankWork, count: int, n: int) -> list[F64]:
     return [np.array(each) for each in ends]
 
 
-def _scaled(job: Job, work: RankWork, transfer: F64, later: F64) -> Plan:
+def _slow_down(job: Job, work: RankWork, transfer: F64, later: F64) -> Plan:
     """Other transfers, and more work of the rank that works longest in each step and segment."""
     deciding = work.deciding
     longest, most = deciding.argmax(axis=0), deciding.max(axis=0)
@@ -373,7 +374,7 @@ def _scaled(job: Job, work: RankWork, transfer: F64, later: F64) -> Plan:
         duration = part.tasks.duration.copy()
         duration[own] = np.rint(duration[own] * factor[step[own], segment[own]]).astype(np.int64)
         durations.append(duration)
-    return retimed(job, transfer, durations)
+    return retime(job, transfer, durations)
 
 
 def _warnings(context: Context, job: Job, costs: Costs, n: int) -> tuple[str, ...]:

@@ -17,29 +17,34 @@ from pytest_perfdl.trace import read
 from pytest_perfdl.trace.model import F64, I64
 from pytest_perfdl.trace.recordings import one_recording
 from pytest_perfdl.whatif.editing.edit import Plan, primitive
-from pytest_perfdl.whatif.editing.select import of_rows
-from pytest_perfdl.whatif.facts import computing, gradients, input_tasks, inside, operator_costs, optimizer_steps
+from pytest_perfdl.whatif.editing.select import tasks_of_rows
+from pytest_perfdl.whatif.facts import (
+    gradients,
+    input_tasks,
+    operator_costs,
+    optimizer_steps,
+    tasks_inside,
+    tasks_of_computing,
+)
 from pytest_perfdl.whatif.from_trace.graph import task_graph
-from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, of_kinds
+from pytest_perfdl.whatif.model import TaskGraph, TaskKind, are_of_kinds
 from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.strategy import (
+    STATES,
     DeviceLayout,
     Network,
+    enclosing_modules,
     gradient_share,
+    graph_of_stages,
     layer_costs,
     layers,
     network_of,
     optimizer_states,
     peak_bytes,
-    staged,
 )
 from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
 
 # More or less work: another batch size, another number of layers.
-
-
-_STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1}
-"""Tensors as large as the parameters that an optimizer keeps."""
 
 
 @transform("batch")
@@ -88,28 +93,18 @@ def batch(context: Context, to: int, now: int, other: str = "", other_batch: int
         )
         return replace(change, trust="low", notes=(*change.notes, note))
     graph, ratio = context.graph, to / now
-    grows = computing(graph) & (graph.tasks.row >= 0)
+    grows = tasks_of_computing(graph) & (graph.tasks.row >= 0)
     costs = operator_costs(context.trace)
     if costs.costs and not graph.on_device:
         grows &= costs.of_tasks(graph) >= 0
-    grows &= ~of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))
+    grows &= ~tasks_of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))
     # Gradients are as large as before.
-    grows &= ~of_kinds(graph.tasks, TaskKind.COMMUNICATION)
+    grows &= ~are_of_kinds(graph.tasks, TaskKind.COMMUNICATION)
     grows |= input_tasks(graph)
     plans = [Plan().scale(grows, factor) for factor in (ratio, (1 + ratio) / 2)]
-    peak = scaled_peak(context, ratio)
-    return Change(
-        plans[0],
-        fast=plans[1],
-        peak_bytes=peak,
-        trust="low",
-        notes=(
-            (
-                "one trace does not show the part of the time that is independent of batch size: set other=... to a "
-                "second trace"
-            ),
-        ),
-    )
+    unknown = "one trace does not show the part of the time that is independent of batch size"
+    notes = (f"{unknown}: set other=... to a second trace",)
+    return Change(plans[0], fast=plans[1], peak_bytes=scaled_peak(context, ratio), trust="low", notes=notes)
 
 
 def affine(context: Context, other: TaskGraph, share: float) -> Change:
@@ -134,7 +129,7 @@ def affine(context: Context, other: TaskGraph, share: float) -> Change:
             factor[tasks] = max(1 + share * (there * steps / time - 1), 0.0)
     if matched < whole / 2:
         raise NotRecorded("the two traces have different operators")
-    return Change(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
+    return Change(Plan().timed(graph.scaled(factor)))
 
 
 def _by_operator(graph: TaskGraph) -> dict[tuple[object, ...], list[int]]:
@@ -198,26 +193,18 @@ def layer_count(context: Context, to: int, now: int, layer: str = "") -> Change:
     share = gradient_share(trace, paths)
     rows, kind = optimizer_steps(trace)
     growth = 1 + share * (ratio - 1)
-    factor[inside(graph, rows)] = growth
-    factor[_accumulating(graph)] = growth
-    plan = Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64))
+    factor[tasks_inside(graph, rows)] = growth
+    factor[graph.named(lambda name: AUTOGRAD.match(name) and "AccumulateGrad" in name)] = growth
+    plan = Plan().timed(graph.scaled(factor))
     memory, peak = context.memory, None
     if memory is not None:
         marks = labels(trace)
-        inner = np.array(
-            [any(p == q or p.startswith(f"{q}.") for q in paths) for p in [*marks.modules, ""]], dtype=bool
-        )
+        inner = enclosing_modules(marks.modules, paths) >= 0
         own = (memory.row >= 0) & inner[np.where(memory.row >= 0, marks.module[memory.row], -1)]
         # Of the memory from before the trace, parameters and the optimizer's state are theirs by share.
-        static = gradients(trace).total_bytes * share * (1 + _STATES.get(kind, 0)) * (ratio - 1)
+        static = gradients(trace).total_bytes * share * (1 + STATES.get(kind, 0)) * (ratio - 1)
         peak = memory.scaled(own, ratio).with_more(round(static)).peak_bytes
     return Change(plan, peak_bytes=peak)
-
-
-def _accumulating(graph: TaskGraph) -> Mask:
-    names = np.array([bool(AUTOGRAD.match(name)) and "AccumulateGrad" in name for name in graph.names], dtype=bool)
-    found: Mask = names[graph.tasks.name]
-    return found
 
 
 # Memory formats of images.
@@ -255,7 +242,7 @@ def channels_last(context: Context) -> Change:
     """
     graph = context.graph
     ratios = context.known.ratios.get(_FORM, {})
-    transposing = _transposing(graph)
+    transposing = graph.named(TRANSPOSING.search) & graph.is_device
     costs = operator_costs(context.trace)
     convolves = [number for number, key in enumerate(costs.keys) if "conv" in key.partition(" ")[0]]
     if not convolves and not transposing.any():
@@ -266,24 +253,19 @@ def channels_last(context: Context) -> Change:
             "channels-last is unknown",
             "measured ratios",
         )
-    call = np.where(computing(graph), costs.of_tasks(graph), -1)
-    call[of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
+    call = np.where(tasks_of_computing(graph), costs.of_tasks(graph), -1)
+    call[tasks_of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
     some = np.flatnonzero(call >= 0)
     plans = []
     for which in (1, 0, 2):
         factor = np.ones(len(graph))
         factor[some] = [ratios.get(costs.keys[number], (1.0, 1.0, 1.0))[which] for number in costs.number[call[some]]]
         factor[transposing] = 0.0
-        plans.append(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
+        plans.append(Plan().timed(graph.scaled(factor)))
     if not ratios:
         note = "the prediction only removes conversion kernels; the convolutions may also become faster or slower"
         return Change(plans[0], trust="low", notes=(note,))
     return Change.of(plans)
-
-
-def _transposing(graph: TaskGraph) -> Mask:
-    named = np.array([bool(TRANSPOSING.search(name)) for name in graph.names], dtype=bool)
-    return named[graph.tasks.name] & graph.is_device
 
 
 # Layers on several devices: model parallel, pipeline parallel, tensor parallel.
@@ -296,7 +278,7 @@ _NOTES = ("the prediction assumes that the time of a micro-batch is proportional
 def _steps_take(graph: TaskGraph, ns: int) -> TaskGraph:
     """Scale the durations of all tasks so that the mean step takes `ns`."""
     mean = float(simulate(graph).steps_ns.mean())
-    return graph.with_durations(np.rint(graph.tasks.duration * (ns / mean)).astype(np.int64))
+    return graph.with_durations(graph.scaled(ns / mean))
 
 
 def spread(context: Context, layout: DeviceLayout, layer: str) -> Change:
@@ -308,9 +290,11 @@ def spread(context: Context, layout: DeviceLayout, layer: str) -> Change:
     if len(costs) < layout.pipeline:
         raise NotRecorded(f"{len(costs)} layers cannot be divided into {layout.pipeline} stages")
     network = network_of(context)
-    best = simulate(staged(costs, layout, network)).span_ns
-    slow = simulate(staged(costs, layout, Network(network.bytes_per_s / 1.7, network.latency_ns * 1.7))).span_ns
-    alone = simulate(staged(costs, DeviceLayout(), network)).span_ns
+    best = simulate(graph_of_stages(costs, layout, network)).span_ns
+    slow = simulate(
+        graph_of_stages(costs, layout, Network(network.bytes_per_s / 1.7, network.latency_ns * 1.7))
+    ).span_ns
+    alone = simulate(graph_of_stages(costs, DeviceLayout(), network)).span_ns
     # What is no layer's, such as getting input, stays.
     rest = max(float(simulate(context.graph).steps_ns.mean()) - alone, 0.0)
     known = context.memory is not None and any(each.parameter_bytes for each in costs)

@@ -41,7 +41,7 @@ def chains_of(graph):
 
 
 def rebuilt(graph, tasks, origin, place, edges, added=None):
-    """Tasks and edges as `surgery.rebuilt` describes them."""
+    """Tasks and edges as `surgery.rebuild` describes them."""
     new, links = rows(tasks, Tasks.__slots__), rows(edges, EDGE_COLUMNS)
     new += [] if added is None else rows(added, Tasks.__slots__)
     place = list(place)
@@ -129,7 +129,7 @@ def with_lags(before, kind, pairs, lag):
 
 
 def without(graph, removed):
-    """Tasks and edges as `surgery.without` describes them."""
+    """Tasks and edges as `surgery.remove_tasks` describes them."""
     removed, track = removed.tolist(), graph.tasks.track.tolist()
     count = len(removed)
     if not any(removed):
@@ -192,7 +192,7 @@ def steps(graph: TaskGraph, start, end):
         if tasks.setup[task] and not (task > 0 and host[task - 1] and tasks.setup[task - 1]):
             later = [each for each in np.flatnonzero(host).tolist() if each > task and not tasks.setup[each]]
             setup.append((start[task], start[later[0]] if later else start[np.flatnonzero(host)[-1]]))
-    before = start.min() if graph.windowed and len(graph) else None
+    before = None
     for index, span in enumerate(graph.steps):
         first = index == 0 or span.start != graph.steps[index - 1].end
         if first and index:

@@ -25,6 +25,7 @@ F64 = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 
 T = TypeVar("T")
+Instants = TypeVar("Instants", "MemoryEvents", "Counters")
 
 _BLOCK = 4096
 """Rows whose args are decoded at a time."""
@@ -307,6 +308,21 @@ def _decode_one(text: msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.type()
 
 
+# What the file says of the job and its devices, in whichever form it may be.
+
+
+def job_properties(trace: Trace) -> Mapping[str, Any]:
+    """`distributedInfo`: the process's place in its job; empty where the file does not say."""
+    found = trace.metadata.get("distributedInfo")
+    return found if isinstance(found, dict) else {}
+
+
+def device_properties(trace: Trace) -> list[Mapping[str, Any]]:
+    """`deviceProperties`: an object for each device, with "id" and "name"."""
+    found = trace.metadata.get("deviceProperties")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
 # Functions of a trace that are computed once per trace.
 
 
@@ -343,8 +359,8 @@ def once(function: Function) -> Function:
 # Selected rows of a trace as a new trace.
 
 
-def subset(trace: Trace, rows: Rows, memory: Rows) -> Trace:
-    """The events of these rows, and these `[memory]` instants, with everything else as it is."""
+def subset(trace: Trace, rows: Rows, memory: Rows | None = None, counters: Rows | None = None) -> Trace:
+    """The events of these rows, of memory events and counters these or all, and everything else as it is."""
     return replace(
         trace,
         start=trace.start[rows],
@@ -354,8 +370,12 @@ def subset(trace: Trace, rows: Rows, memory: Rows) -> Trace:
         pid=trace.pid[rows],
         tid=trace.tid[rows],
         correlation=trace.correlation[rows],
-        memory=MemoryEvents(
-            **{field.name: getattr(trace.memory, field.name)[memory] for field in fields(MemoryEvents)}
-        ),
+        memory=trace.memory if memory is None else _take(trace.memory, memory),
+        counters=trace.counters if counters is None else _take(trace.counters, counters),
         raw_args=trace.raw_args.take(rows),
     )
+
+
+def _take(events: Instants, rows: Rows) -> Instants:
+    columns = {field.name: getattr(events, field.name)[rows] for field in fields(events) if field.name != "names"}
+    return replace(events, **columns)

@@ -369,11 +369,6 @@ class Integrity:
     other_operators: int
     """Operators in the steps that ran on threads that are neither the step's nor the autograd engine's."""
 
-    @property
-    def zero_duration_share(self) -> float:
-        """Share of the device events that have no duration, 0 to 1."""
-        return self.zero_duration / self.device_events if self.device_events else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class ProfileTables:

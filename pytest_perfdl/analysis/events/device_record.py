@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, UNSET, Launches, launch_calls
+from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, UNSET, Launches, launch_calls, pair_codes
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.annotations import step_annotations
-from pytest_perfdl.trace.model import I64, Category, GraphNode, Rows, Trace, once
+from pytest_perfdl.trace.model import I64, Category, GraphNode, Rows, Trace, device_properties, once
 from pytest_perfdl.trace.times import TOGETHER_NS
 
 # Which step a device event belongs to, and which belong to none because they were launched before.
@@ -34,11 +34,7 @@ def device_steps(trace: Trace, steps: Steps, joined: Launches) -> Rows:
 
 def streams_of(trace: Trace, device: Rows) -> Rows:
     """Number of each device event's stream, counted from 0 over all devices: by device, then by stream."""
-    _, process = np.unique(trace.pid[device], return_inverse=True)
-    _, thread = np.unique(trace.tid[device], return_inverse=True)
-    both = process.astype(np.intp) * (int(thread.max(initial=0)) + 1) + thread
-    stream: Rows = np.unique(both, return_inverse=True)[1].astype(np.intp)
-    return stream
+    return np.unique(pair_codes(trace.pid[device], trace.tid[device]), return_inverse=True)[1]
 
 
 @once
@@ -205,11 +201,8 @@ def unrecorded_device(trace: Trace, joined: Launches) -> str:
     count, name, of_device = unread_rows(trace)
     if of_device:
         return f"{plural(count, 'event')} without a category in the process {name!r}"
-    devices = trace.metadata.get("deviceProperties")
-    if isinstance(devices, list) and devices:
-        told = devices[0].get("name") if isinstance(devices[0], dict) else None
-        return f"the trace names a device ({told or 'without a name'})"
-    return ""
+    names = [device.get("name") or "without a name" for device in device_properties(trace)]
+    return f"the trace names a device ({names[0]})" if names else ""
 
 
 @once
@@ -291,9 +284,7 @@ def devices_of(trace: Trace) -> tuple[str, ...]:
     Where the file names none, by the vendor's runtime, as its calls tell it: "unnamed CUDA device".
     """
     used = np.unique(trace.pid[trace.device_rows()]).tolist()
-    listed = trace.metadata.get("deviceProperties")
-    listed = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-    names = {each.get("id", place): each.get("name") for place, each in enumerate(listed)}
+    names = {each.get("id", place): each.get("name") for place, each in enumerate(device_properties(trace))}
     calls = [trace.names[name] for name in np.unique(trace.name[trace.launch_rows()]).tolist()]
     vendor = next((f"{name} " for prefix, name in _VENDORS.items() if any(map(re.compile(prefix).match, calls))), "")
     only = names[min(names)] if len(names) == 1 else None

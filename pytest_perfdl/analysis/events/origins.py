@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -148,7 +149,8 @@ def module_paths(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
     own = np.full(len(trace), -1, dtype=np.int32)
     if not _from_ranges(trace, own, paths):
         _from_frames(trace, tree, own, paths)
-        _from_hierarchies(trace, own, paths)
+        args = operator_args(trace)
+        _from_texts(own, args.hierarchy, [_path(text) for text in args.hierarchies], paths)
     return inherited(trace, tree, own), tuple(paths)
 
 
@@ -185,13 +187,12 @@ def _from_frames(trace: Trace, tree: CallTree, own: I32, paths: dict[str, int]) 
         own[row] = paths.setdefault(path, len(paths))
 
 
-def _from_hierarchies(trace: Trace, own: I32, paths: dict[str, int]) -> None:
-    args = operator_args(trace)
-    spelt = [_path(text) for text in args.hierarchies]
-    index = np.array([paths.setdefault(path, len(paths)) if path else -1 for path in spelt], dtype=np.int32)
-    rows = np.flatnonzero(args.hierarchy >= 0)
-    rows = rows[index[args.hierarchy[rows]] >= 0]
-    own[rows] = index[args.hierarchy[rows]]
+def _from_texts(own: I32, column: I32, named: Sequence[str | None], known: dict[str, int]) -> None:
+    """What operators' own arguments say; `column` has the index into `named` of each row, -1 for none."""
+    index = np.array([known.setdefault(name, len(known)) if name else -1 for name in named], dtype=np.int32)
+    rows = np.flatnonzero(column >= 0)
+    rows = rows[index[column[rows]] >= 0]
+    own[rows] = index[column[rows]]
 
 
 def _path(hierarchy: str) -> str:
@@ -253,7 +254,9 @@ def source_lines(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
         user[name] = is_user_code(trace.names[name])
     for row in frames[user[trace.name[frames]]].tolist():
         own[row] = lines.setdefault(trace.name_of(row), len(lines))
-    _from_stacks(trace, own, lines)
+    args = operator_args(trace)
+    innermost = [next(filter(is_user_code, map(str.strip, text.split(";"))), None) for text in args.stacks]
+    _from_texts(own, args.stack, innermost, lines)
     return inherited(trace, tree, own), tuple(lines)
 
 
@@ -290,12 +293,3 @@ def is_comprehension(frame: str) -> bool:
     (True, False)
     """
     return frame.endswith(_INLINED)
-
-
-def _from_stacks(trace: Trace, own: I32, lines: dict[str, int]) -> None:
-    args = operator_args(trace)
-    frames = [next(filter(is_user_code, map(str.strip, text.split(";"))), None) for text in args.stacks]
-    index = np.array([-1 if frame is None else lines.setdefault(frame, len(lines)) for frame in frames], dtype=np.int32)
-    rows = np.flatnonzero(args.stack >= 0)
-    rows = rows[index[args.stack[rows]] >= 0]
-    own[rows] = index[args.stack[rows]]

@@ -7,12 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, launch_calls
-from pytest_perfdl.analysis.events.threads import input_rows, operator_threads
+from pytest_perfdl.analysis.events.threads import input_rows, on_thread, operator_threads
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_percent, plural
 from pytest_perfdl.trace.annotations import NUMBER, nested_annotations, step_annotations, step_groups
@@ -90,9 +91,9 @@ class StepList:
         for column in (self.number, self.start, self.end):
             column.pop()
 
-    def note(self, level: str, code: str, message: str) -> None:
+    def note(self, level: Literal["note", "invalid"], code: str, message: str) -> None:
         """Say something that leaves no step out."""
-        self.findings.append(Finding("invalid" if level == "invalid" else "note", code, message))
+        self.findings.append(Finding(level, code, message))
 
     def named(self, indices: Sequence[int]) -> str:
         """Steps by their numbers: "step 3", "steps 2 to 5 and 9", "all 6 steps"."""
@@ -218,9 +219,7 @@ def _overlapping(found: StepList) -> None:
 def _lost(trace: Trace, found: StepList, *, complete: bool) -> None:
     """Say which numbers are missing although their operators are there: these are in no step."""
     ended = []
-    work = trace.rows(Category.CPU_OP)
-    work = work[(trace.pid[work] == found.thread[0]) & (trace.tid[work] == found.thread[1])]
-    start = trace.start[work]
+    start = trace.start[on_thread(trace, trace.rows(Category.CPU_OP), found.thread)]
     inside = [int(np.diff(np.searchsorted(start, step))[0]) for step in zip(found.start, found.end, strict=True)]
     for index, after in itertools.pairwise(range(len(found))):
         missing = range(found.number[index] + 1, found.number[after])
@@ -247,10 +246,10 @@ def _without_rest(trace: Trace, joined: Launches, found: StepList) -> None:
     length = [end - start for start, end in zip(found.start, found.end, strict=True)]
     if len(found) < 2 or length[-1] * 10 > min(length[:-1]):
         return
-    work = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
-    own = (trace.pid[work] == found.thread[0]) & (trace.tid[work] == found.thread[1])
-    before = np.count_nonzero((trace.start[work[own]] >= found.start[-2]) & (trace.start[work[own]] < found.end[-2]))
-    if np.count_nonzero(trace.start[work[own]] >= found.end[-1]) > LOST_SHARE * before:
+    work = _work(trace, joined)
+    own = trace.start[on_thread(trace, work, found.thread)]
+    before = np.count_nonzero((own >= found.start[-2]) & (own < found.end[-2]))
+    if np.count_nonzero(own >= found.end[-1]) > LOST_SHARE * before:
         return
     runs = [((trace.end[work] > found.start[at]) & (trace.start[work] < found.end[at])).any() for at in (-2, -1)]
     if runs[0] and not runs[1]:
@@ -358,7 +357,7 @@ def _is_part(own: Counter[int], runs: Sequence[Counter[int]]) -> bool:
 
 def _operators(trace: Trace, joined: Launches, found: StepList, kept: Sequence[int]) -> list[Counter[int]]:
     """How many operators and launches of each name begin in each step, outside of the input."""
-    rows = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
+    rows = _work(trace, joined)
     waits = input_rows(trace)
     inputs = Intervals.union_of(trace.start[waits], trace.end[waits])
     # Other threads than those of the step, such as one that saves a checkpoint, have a time of their own.
@@ -366,14 +365,13 @@ def _operators(trace: Trace, joined: Launches, found: StepList, kept: Sequence[i
     rows = rows[(trace.pid[rows] == found.thread[0]) & np.isin(trace.tid[rows], own)]
     rows = rows[~inputs.contains(trace.start[rows])]
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    start = trace.start[rows]
-    return [Counter(trace.name[own].tolist()) for own in _cut(rows, start, found, kept)]
+    bounds = [np.searchsorted(trace.start[rows], (found.start[index], found.end[index])) for index in kept]
+    return [Counter(trace.name[rows[first:last]].tolist()) for first, last in bounds]
 
 
-def _cut(rows: Rows, start: np.typing.NDArray[np.int64], found: StepList, kept: Sequence[int]) -> Iterator[Rows]:
-    for index in kept:
-        first, last = np.searchsorted(start, (found.start[index], found.end[index]))
-        yield rows[first:last]
+def _work(trace: Trace, joined: Launches) -> Rows:
+    """Operators and launches of all threads; both come by start."""
+    return np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
 
 
 # What in a trace looks like steps though no annotation says so: ranges of one name, and equal repetitions.
@@ -401,7 +399,7 @@ def step_like(trace: Trace, joined: Launches) -> tuple[int, str]:
     They are at least `LEAST` of one thread, whose names differ in numbers at most, one after the other, with at least
     `WORK_SHARE` of the operators and launches of the process inside; of several names those with most of it inside.
     """
-    work = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
+    work = _work(trace, joined)
     begins, pids = trace.start[work], trace.pid[work]
     best: tuple[int, str] = (0, "")
     most = WORK_SHARE
@@ -460,8 +458,7 @@ def repetitions(trace: Trace, joined: Launches, thread: tuple[int, int], start: 
 
     All repetitions run the same, one after the other, and are at least `LOOP_SHARE` of it.
     """
-    rows = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
-    rows = rows[(trace.pid[rows] == thread[0]) & (trace.tid[rows] == thread[1])]
+    rows = on_thread(trace, _work(trace, joined), thread)
     rows = rows[(trace.start[rows] >= start) & (trace.start[rows] < end)]
     count = len(rows)
     if count < LEAST_EVENTS:

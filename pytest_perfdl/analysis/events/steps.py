@@ -23,6 +23,7 @@ from pytest_perfdl.analysis.events.intervals import Intervals, Steps, StepWindow
 from pytest_perfdl.analysis.events.launches import UNSET, Launches, launches
 from pytest_perfdl.analysis.events.nesting import threads_of
 from pytest_perfdl.analysis.events.step_list import StepList, repetitions, step_like, step_list
+from pytest_perfdl.analysis.events.threads import on_thread
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.trace.annotations import SETUP, step_groups
 from pytest_perfdl.trace.model import Category, Trace, once, remember
@@ -348,8 +349,7 @@ def _clocks(listed: StepList, difference: int, lengths: Sequence[int]) -> None:
 
 def _setup(trace: Trace, thread: tuple[int, int]) -> Intervals:
     rows = trace.matching(lambda name: name == SETUP, trace.rows(Category.USER_ANNOTATION))
-    rows = rows[(trace.pid[rows] == thread[0]) & (trace.tid[rows] == thread[1])]
-    return Intervals.union_of(trace.start[rows], trace.end[rows])
+    return covered(trace, on_thread(trace, rows, thread))
 
 
 def _whole(trace: Trace) -> tuple[tuple[int, int], int, int, int, int] | None:

@@ -156,7 +156,7 @@ def _of_phases(trace: Trace, phases: Sequence[str]) -> Trace:
     wanted = np.isin(of, [PHASES.index(phase) for phase in phases])
     if not (split & wanted).any():
         raise _nothing(trace, "the trace has no work in this phase")
-    return subset(trace, np.flatnonzero(~split | wanted), np.arange(len(trace.memory)))
+    return subset(trace, np.flatnonzero(~split | wanted))
 
 
 def _of_device(trace: Trace, wanted: npt.NDArray[np.bool_], has: str) -> Trace:
@@ -166,7 +166,7 @@ def _of_device(trace: Trace, wanted: npt.NDArray[np.bool_], has: str) -> Trace:
         raise _nothing(trace, has)
     keep = np.ones(len(trace), dtype=bool)
     keep[device] = wanted[device]
-    return subset(trace, np.flatnonzero(keep), np.arange(len(trace.memory)))
+    return subset(trace, np.flatnonzero(keep))
 
 
 def _of_kind(trace: Trace, kind: str) -> npt.NDArray[np.bool_]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
 from pytest_perfdl.analysis.events.launches import Launches
 from pytest_perfdl.analysis.events.threads import Thread, input_rows, operator_threads, thread_of
-from pytest_perfdl.analysis.waiting.device_order import NEVER, CallsByCorrelation, DeviceOrder, SyncArgs, by_track
+from pytest_perfdl.analysis.waiting.device_order import NEVER, DeviceOrder, SyncArgs, by_track, calls_by_correlation
 from pytest_perfdl.trace.model import I64, LAUNCH_CATEGORIES, Category, Rows, Trace
 
 # What each host thread did when, as far as the trace tells: its activity, its gaps, and which threads matter.
@@ -148,38 +149,40 @@ class Waits:
     """Row of the call that waited, -1 for a wait in a gap."""
 
 
-_Part = tuple[I64, I64, Rows, Rows, npt.NDArray[np.bool_], npt.NDArray[np.int8], Rows]
-
-
 class _Found:
     """Collects the waits of all threads."""
 
     def __init__(self, threads: int) -> None:
-        self._by_thread: list[list[_Part]] = [[] for _ in range(threads)]
+        self._by_thread: list[list[tuple[npt.NDArray[Any], ...]]] = [[] for _ in range(threads)]
 
     def in_calls(self, cause: WaitReason, waiter: Rows, call: Rows, release: I64, since: I64, event: Rows) -> None:
         """Waits in calls for device events."""
         for number in np.unique(waiter[waiter >= 0]).tolist():
             own = waiter == number
-            count = int(own.sum())
-            none, flags = np.full(count, -1, dtype=np.intp), np.zeros(count, dtype=bool)
-            causes = np.full(count, cause, dtype=np.int8)
-            self._by_thread[number].append((release[own], since[own], event[own], none, flags, causes, call[own]))
+            self.add(cause, number, release[own], since[own], event=event[own], call=call[own])
 
-    def in_gaps(
-        self, cause: WaitReason, waiter: int, release: I64, since: I64, event: Rows, thread: Rows, *, inferred: bool
+    def add(
+        self,
+        cause: WaitReason,
+        waiter: int,
+        release: I64,
+        since: I64,
+        *,
+        event: Rows | int = -1,
+        thread: Rows | int = -1,
+        call: Rows | int = -1,
+        inferred: bool = False,
     ) -> None:
-        """Waits of one thread in its gaps."""
-        flags = np.full(len(release), inferred, dtype=bool)
-        causes, none = np.full(len(release), cause, dtype=np.int8), np.full(len(release), -1, dtype=np.intp)
-        self._by_thread[waiter].append((release, since, event, thread, flags, causes, none))
+        """Waits of one thread, for device events or for threads."""
+        count = len(release)
+        events, threads, calls = (np.full(count, each, dtype=np.intp) for each in (event, thread, call))
+        flags, causes = np.full(count, inferred, dtype=bool), np.full(count, cause, dtype=np.int8)
+        self._by_thread[waiter].append((release, since, events, threads, flags, causes, calls))
 
     def waits(self, waiter: int) -> Waits:
-        parts = self._by_thread[waiter]
-        if not parts:
-            none, rows = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.intp)
-            return Waits(none, none, rows, rows, np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int8), rows)
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        none, rows = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.intp)
+        nothing = none, none, rows, rows, np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int8), rows
+        columns = [np.concatenate(column) for column in zip(nothing, *self._by_thread[waiter], strict=True)]
         release, since = columns[:2]
         keep = np.flatnonzero(release > since)
         keep = keep[np.lexsort((since[keep], release[keep]))]
@@ -205,9 +208,7 @@ class HostWaits:
     """Rows of the calls that synchronize with a stream which is known, and the number of that stream."""
 
 
-def host_waits(
-    trace: Trace, order: DeviceOrder, threads: tuple[HostThread, ...], calls: CallsByCorrelation, end: int
-) -> HostWaits:
+def host_waits(trace: Trace, order: DeviceOrder, threads: tuple[HostThread, ...], end: int) -> HostWaits:
     """Find where host threads waited; the steps' thread up to `end`, which it may have reached in a gap.
 
     *Known*: a synchronizing call for the last event ahead of it (of the stream or event that `cuda_sync` names, else
@@ -220,7 +221,7 @@ def host_waits(
         thread_of_row[thread.rows] = number
     found = _Found(len(threads))
     syncs, kinds = _sync_calls(trace, threads)
-    named = _named_targets(trace, order, syncs, kinds, calls) if len(order) else []
+    named = _named_targets(trace, order, syncs, kinds) if len(order) else []
     sync_call, sync_event = _synchronizations(trace, order, thread_of_row, syncs, kinds, named, found)
     copies = _blocking_copies(trace, order, thread_of_row, found)
     _full_queues(trace, order, thread_of_row, found)
@@ -246,8 +247,8 @@ def _sync_calls(trace: Trace, threads: tuple[HostThread, ...]) -> tuple[Rows, Ro
     """Rows of the calls that synchronize, and what with."""
     matches = [SYNC_CALL.match(name) for name in trace.names]
     kind_of = np.array([match.lastindex or 0 if match else 0 for match in matches], dtype=np.intp)
-    kind_of[[bool(_FREE.match(name)) for name in trace.names]] = _FREEING
-    rows = np.concatenate([thread.rows for thread in threads] or [np.zeros(0, dtype=np.intp)])
+    kind_of[trace.named(_FREE.match)] = _FREEING
+    rows = np.concatenate([_NONE, *(thread.rows for thread in threads)])
     rows = rows[(kind_of[trace.name[rows]] > 0) & (trace.category[rows] != Category.CPU_OP)]
     return rows, kind_of[trace.name[rows]]
 
@@ -263,7 +264,7 @@ def _synchronizations(
 ) -> tuple[Rows, Rows]:
     """Add the waits, and return the calls and the events that they had to be ready for."""
     if len(rows) == 0 or len(order) == 0:
-        return np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp)
+        return _NONE, _NONE
     since, until = trace.start[rows], trace.end[rows]
     event = np.full(len(rows), -1, dtype=np.intp)
     end = np.full(len(rows), NEVER, dtype=np.int64)
@@ -303,14 +304,13 @@ def _ended_last(order: DeviceOrder, by_end: Rows, since: int, until: int) -> int
     return -1
 
 
-def _named_targets(
-    trace: Trace, order: DeviceOrder, rows: Rows, kinds: Rows, calls: CallsByCorrelation
-) -> list[tuple[int, int, int]]:
+def _named_targets(trace: Trace, order: DeviceOrder, rows: Rows, kinds: Rows) -> list[tuple[int, int, int]]:
     """Calls whose target a `cuda_sync` event names: index, position of the target (-1 for none) and its stream."""
     events = trace.rows(Category.CUDA_SYNC)
     place = {row: at for at, row in enumerate(rows.tolist())}
     targets = []
     args = trace.decode_args(events, SyncArgs)
+    calls = calls_by_correlation(trace)
     callers = calls.find(trace.correlation[events]).tolist()
     records = calls.find(np.array([arg.record for arg in args], dtype=np.int64)).tolist()
     for event, arg, caller, record in zip(events.tolist(), args, callers, records, strict=True):
@@ -389,9 +389,8 @@ def _spinning(
         # The kernel must have run for most of the gap: a short one ends anywhere.
         polled = (end - until <= SPIN_BEFORE_NS) & (until - end <= SPIN_AFTER_NS) & (order.start[event] < until)
         polled &= (np.minimum(end, until) - since) * 2 >= until - since
-        event, none = event[polled], np.full(int(polled.sum()), -1, dtype=np.intp)
         release = np.minimum(end, until)[polled]
-        found.in_gaps(WaitReason.SPIN, number, release, since[polled], event, none, inferred=True)
+        found.add(WaitReason.SPIN, number, release, since[polled], event=event[polled], inferred=True)
 
 
 def _joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found) -> None:
@@ -427,8 +426,7 @@ def _joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found
         _started(threads[0], int(until[0]), release, source)
     for flag in (True, False):
         some = (source >= 0) & (sure == flag)
-        none = np.full(int(some.sum()), -1, dtype=np.intp)
-        found.in_gaps(WaitReason.JOIN, waiter, release[some], since[some], none, source[some], inferred=not flag)
+        found.add(WaitReason.JOIN, waiter, release[some], since[some], thread=source[some], inferred=not flag)
 
 
 def _started(owner: HostThread, start: int, release: I64, source: Rows) -> None:

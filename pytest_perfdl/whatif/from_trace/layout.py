@@ -15,7 +15,6 @@ from pytest_perfdl.analysis.events.threads import input_rows, on_thread
 from pytest_perfdl.analysis.waiting.device_order import (
     NEVER,
     Bindings,
-    CallsByCorrelation,
     DeviceOrder,
     bindings,
     device_order,
@@ -74,13 +73,12 @@ def evidence_of(trace: Trace) -> TraceEvidence:
     steps = steps_of(trace, joined)
     threads = host_threads(trace, steps, joined)
     order = device_order(trace, joined)
-    calls = CallsByCorrelation(trace)
     ends = [int(thread.activity.end[-1]) for thread in threads if len(thread.activity)]
     ends += [int(order.end.max())] if len(order) else []
     ends += [window.host_end for window in steps.windows if window.number >= 0]
-    bound = bindings(trace, order, calls)
-    waiting = host_waits(trace, order, threads, calls, max(ends, default=0))
-    waiter, source = event_waits(trace, order, calls)
+    bound = bindings(trace, order)
+    waiting = host_waits(trace, order, threads, max(ends, default=0))
+    waiter, source = event_waits(trace, order)
     channels = () if len(order) else _channels(trace, threads)
     return TraceEvidence(
         trace=trace,

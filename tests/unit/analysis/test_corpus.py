@@ -5,7 +5,8 @@ import statistics
 import numpy as np
 import pytest
 
-from pytest_perfdl.analysis import communication_overlap, memory_figures, profile_tables, step_windows
+from pytest_perfdl.analysis import communication_overlap, memory_figures, profile_tables
+from pytest_perfdl.analysis.events.steps import step_windows
 from pytest_perfdl.analysis.account.accounts import device_accounts
 from pytest_perfdl.analysis.events.communication import covered
 from pytest_perfdl.analysis.events.launches import launches

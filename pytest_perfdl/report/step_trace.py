@@ -178,7 +178,7 @@ def work(trace: Trace, opens: int, pid: int) -> Iterator[Event]:
 
     Of operators with a cost model, each over its own time; 0 where none runs.
     """
-    windows = steps_of(trace, launches(trace)).windows
+    windows = steps_of(trace).windows
     if not windows:
         return
     shift = opens - windows[0].host_start
@@ -201,13 +201,13 @@ def work(trace: Trace, opens: int, pid: int) -> Iterator[Event]:
 def drawn_gaps(trace: Trace) -> list[Gap]:
     """The idle time of the first step: of its devices, or without device events of its thread."""
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     if not steps.windows:
         return []
     origin = steps.windows[0].host_start
     if len(joined.device):
         pieces = steps.window_time(0).difference(covered(trace, joined.device))
-        found = idle_time(trace, steps, joined)
+        found = idle_time(trace)
         own = np.array(list(found.by_cause.values()))[:, found.window == 0]
         names = [IDLE_CLASSES[place] for place in own.argmax(axis=0).tolist()]
         rows = found.call[found.window == 0].tolist()
@@ -371,7 +371,7 @@ def _read_step(data: bytes) -> Trace | None:
 
 def _modules(trace: Trace, opens: int, events: Sequence[Event]) -> dict[int, str]:
     """The modules of events, looked up in the exemplar's columns by name and time."""
-    windows = steps_of(trace, launches(trace)).windows
+    windows = steps_of(trace).windows
     if not windows:
         return {}
     marks, shift = labels(trace), opens - windows[0].host_start

@@ -31,7 +31,6 @@ from pytest_perfdl.trace.model import (
     I64,
     LAUNCH_CATEGORIES,
     Category,
-    Counters,
     MemoryEvents,
     Rows,
     Trace,
@@ -118,7 +117,7 @@ class _Pieces:
         }
 
 
-# Events at a point in time, as columns: `[memory]` instants and counters.
+# Events at a point in time, as columns: `[memory]` instants.
 
 
 _MEMORY_FIELDS = ("bytes", "device_type", "device_id", "address", "allocated", "reserved")
@@ -144,12 +143,13 @@ class MemoryColumns:
 
     def add(self, events: list[RawEvent]) -> None:
         """Take the memory events of one slice."""
-        count = len(events)
-        time, events = _timed(events)
-        self.untimed += count - len(events)
+        time, usable = nanoseconds([event.ts for event in events])
+        if not usable.all():
+            self.untimed += int(np.count_nonzero(~usable))
+            events = [event for event, keep in zip(events, usable.tolist(), strict=True) if keep]
         found = decode_args(join([event.args for event in events]), _Memory)
         self._columns.add(
-            time=time,
+            time=time[usable],
             **{name: whole_numbers(list(map(attrgetter(name), found))) for name in _MEMORY_FIELDS},
             pid=self._ids.column([event.pid for event in events]),
             tid=self._ids.column([event.tid for event in events]),
@@ -157,67 +157,11 @@ class MemoryColumns:
 
     def build(self) -> MemoryEvents:
         """All of them, in the order of time."""
-        return MemoryEvents(**_by_time(self._columns, self._ids))
-
-
-class CounterColumns:
-    """Collects counter events slice by slice; those without a usable time or a number are passed over."""
-
-    def __init__(self, ids: Ids) -> None:
-        self._ids = ids
-        self._names = Numbering[str]()
-        self._columns = _Pieces(time=np.int64, name=np.int32, value=np.float64, pid=np.int64)
-
-    def add(self, events: list[RawEvent]) -> None:
-        """Take the counter events of one slice."""
-        time, events = _timed(events)
-        pid = self._ids.column([event.pid for event in events])
-        rows, names, values = list[int](), list[int](), list[float]()
-        series = msgspec.json.decode(b"[%b]" % join([event.args for event in events]), type=list[msgspec.Raw])
-        for row, (event, raw) in enumerate(zip(events, series, strict=True)):
-            for key, value in _numbers(raw):
-                rows.append(row)
-                names.append(self._names[f"{event.name} {key}".strip()])
-                values.append(value)
-        self._columns.add(
-            time=time[rows],
-            name=np.array(names, dtype=np.int32),
-            value=np.array(values, dtype=np.float64),
-            pid=pid[rows],
-        )
-
-    def build(self) -> Counters:
-        """All of them, in the order of time."""
-        return Counters(**_by_time(self._columns, self._ids), names=tuple(self._names))
-
-
-def _by_time(pieces: _Pieces, ids: Ids) -> dict[str, Any]:
-    """All of the columns in the order of time, with their final ids."""
-    columns = pieces.close()
-    order = np.argsort(columns["time"], kind="stable")
-    columns = {name: column[order] for name, column in columns.items()}
-    return columns | {name: ids.renumber(columns[name]) for name in ("pid", "tid") if name in columns}
-
-
-def _timed(events: list[RawEvent]) -> tuple[I64, list[RawEvent]]:
-    """The events that have a usable time, and their times."""
-    time, usable = nanoseconds([event.ts for event in events])
-    if not usable.all():
-        events = [event for event, keep in zip(events, usable.tolist(), strict=True) if keep]
-    return time[usable], events
-
-
-def _numbers(raw: msgspec.Raw) -> list[tuple[str, float]]:
-    try:
-        series = msgspec.json.decode(raw, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        return []
-    found = []
-    for key, value in series.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            with contextlib.suppress(OverflowError):
-                found.append((key, float(value)))
-    return found
+        columns = self._columns.close()
+        order = np.argsort(columns["time"], kind="stable")
+        columns = {name: column[order] for name, column in columns.items()}
+        ids = {name: self._ids.renumber(columns[name]) for name in ("pid", "tid")}
+        return MemoryEvents(**columns | ids)
 
 
 # Pairs begin and end events (phases B and E) to what complete events are, as the Trace Event Format defines it.
@@ -415,10 +359,10 @@ _CORRELATED = (*DEVICE_CATEGORIES, *LAUNCH_CATEGORIES, Category.CUDA_SYNC, Categ
 _CORRELATED_CODES = np.array(_CORRELATED, dtype=np.int32)
 _WITH_ROWS = {"X": COMPLETE, "B": BEGIN, "E": END}
 _READ_PHASES = frozenset("XBEMCiIRstf")
-"""Also metadata, counter, instant (I, R: of old), and flows, which nothing needs but are no surprise."""
+"""Also metadata, instant (I, R: of old), and counters and flows, which nothing needs but are no surprise."""
 
 
-_KINDS = {
+_KINDS: Mapping[str, type[np.generic]] = {
     **dict.fromkeys(("start", "duration"), np.int64),
     **dict.fromkeys(("name", "category"), np.int32),
     **dict.fromkeys(("pid", "tid", "correlation"), np.int64),
@@ -459,7 +403,6 @@ class Columns:
         self.process_names: dict[int, str] = {}
         self.thread_names: dict[tuple[int, int], str] = {}
         self.memory = MemoryColumns(self.ids)
-        self.counters = CounterColumns(self.ids)
         self.unread: Counter[str] = Counter()
         self.pairs = Pairs()
         self.untimed = self.without_duration = self.negative = 0
@@ -518,8 +461,6 @@ class Columns:
 
     def _add_others(self, events: list[RawEvent]) -> None:
         phases = Counter([event.ph for event in events])
-        if phases["C"]:
-            self.counters.add([event for event in events if event.ph == "C"])
         memory = [event for event in events if event.name == "[memory]" and event.ph in ("i", "I")]
         if memory:
             self.memory.add(memory)
@@ -542,7 +483,7 @@ class Columns:
     def build(self, metadata: Mapping[str, Any], findings: Iterable[str], source: str) -> Trace:
         """The trace of all that was added, once."""
         names = tuple(self.names)
-        columns = self.columns.close()
+        columns: dict[str, Any] = self.columns.close()
         phase = columns.pop("phase")
         rows = self._pair(phase, columns) if phase.any() else None
         raw_args = self.args.close()
@@ -567,7 +508,6 @@ class Columns:
                 (final.get(pid, pid), final.get(tid, tid)): name for (pid, tid), name in self.thread_names.items()
             },
             memory=self.memory.build(),
-            counters=self.counters.build(),
             metadata=metadata,
             base_ns=base if type(base) is int and abs(base) < 2**63 else 0,
             findings=(*findings, *self._findings()),
@@ -629,10 +569,14 @@ class Columns:
             ),
             (
                 len(self.pairs.inside),
-                "begin event (phase B) has no end event: it was ended with the event around it, or with the last event "
-                "of its thread",
-                "begin events (phase B) have no end event: each was ended with the event around it, or with the last "
-                "event of its thread",
+                (
+                    "begin event (phase B) has no end event: it was ended with the event around it, or with the last "
+                    "event of its thread"
+                ),
+                (
+                    "begin events (phase B) have no end event: each was ended with the event around it, or with the "
+                    "last event of its thread"
+                ),
             ),
             *(
                 (count, f"event of phase {phase!r} was ignored", f"events of phase {phase!r} were ignored")

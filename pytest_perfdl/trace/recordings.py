@@ -276,10 +276,9 @@ def _groups(rows: Rows, *keys: I64) -> Iterator[Rows]:
 
 def _parts(trace: Trace, pids: Sequence[int], owner: Rows) -> tuple[Trace, ...]:
     """Each process's rows as a trace, by rank."""
-    counters = _place_of(trace.counters.pid, pids)
     memory = _place_of(trace.memory.pid, pids)
     span = np.isin(trace.category, [code for code, name in enumerate(trace.categories) if name == "Trace"])
-    lost = np.count_nonzero((owner < 0) & ~span) + np.count_nonzero(counters < 0) + np.count_nonzero(memory < 0)
+    lost = np.count_nonzero((owner < 0) & ~span) + np.count_nonzero(memory < 0)
     of = f"of none of the {plural(len(pids), 'process', 'processes')}"
     said = plural(int(lost), f"event {of} was left out", f"events {of} were left out")
     findings = (*trace.findings, said) if lost else trace.findings
@@ -287,7 +286,7 @@ def _parts(trace: Trace, pids: Sequence[int], owner: Rows) -> tuple[Trace, ...]:
     told = {name: value for name, value in job_properties(trace).items() if name != "rank"}
     found = []
     for place, pid in enumerate(pids):
-        part = subset(trace, *(np.flatnonzero(own == place) for own in (owner, memory, counters)))
+        part = subset(trace, *(np.flatnonzero(own == place) for own in (owner, memory)))
         called, about = f"process {trace.label(pid)}", told
         if numbers:
             called, about = f"rank {numbers[place]}", told | {"rank": numbers[place]}
@@ -346,7 +345,7 @@ def _as_it_was(trace: Trace, rank: MergedRank) -> Trace:
     pid, tid = before.reshape(-1, 2)[np.searchsorted(lanes, trace.tid[own])].T
     none = np.zeros(0, dtype=np.intp)
     return replace(
-        subset(trace, own, none, none),
+        subset(trace, own, none),
         pid=pid.copy(),
         tid=tid.copy(),
         labels=labels,

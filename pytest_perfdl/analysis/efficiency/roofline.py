@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from pytest_perfdl.analysis.efficiency.costs import ModeledCalls, OperatorCost, modeled_calls
 from pytest_perfdl.analysis.events.communication import covered
-from pytest_perfdl.analysis.events.device_record import device_steps
-from pytest_perfdl.analysis.events.launches import CallTree, call_tree, launches, launching_operator
+from pytest_perfdl.analysis.events.launches import call_tree, launches, launching_operator
 from pytest_perfdl.analysis.events.operators import operator_self_ns
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.machine.utilization import Bound, OperatorWork
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace, device_properties, once
@@ -168,10 +167,10 @@ def step_work(trace: Trace) -> tuple[OperatorWork, ...]:
     What lies outside of the steps, and their setup, is left out. Longest first.
     """
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     inside = np.zeros(len(trace), dtype=np.bool_)
     if len(joined.device):
-        inside[joined.device] = device_steps(trace, steps, joined) >= 0
+        inside[joined.device] = device_steps(trace) >= 0
     else:
         inside[:] = steps.of_host_time(trace.start) >= 0
     found = []
@@ -207,13 +206,12 @@ def _groups(trace: Trace) -> dict[_Key, _Group]:
     """What rows are made of, with its time."""
     modeled = modeled_calls(trace)
     keys = [_Key(call.name, call.shapes, call.cost.dtype) for call in modeled.calls]
-    tree = call_tree(trace)
-    caller = tree.outermost(modeled.number >= 0)
+    caller = call_tree(trace).outermost(modeled.number >= 0)
     on_device = len(trace.device_rows()) > 0
     groups: dict[_Key, _Group] = defaultdict(_Group)
     numbers = modeled.number.tolist()
     types = _types_inside(modeled, caller)
-    attributed = list(_on_device(trace, tree, caller) if on_device else _on_host(trace, caller))
+    attributed = list(_on_device(trace, caller) if on_device else _on_host(trace, caller))
     is_tf32 = trace.named(_TF32.search)
     rounding = {call for event, _, call, _ in attributed if is_tf32[trace.name[event]]}
     for event, operator, call, reason in attributed:
@@ -270,9 +268,9 @@ _Attributed = Iterator[tuple[int, int, int, str]]
 """A row whose time is counted, the operator whose it is, its caller (the operator with a model, or -1), the reason."""
 
 
-def _on_device(trace: Trace, tree: CallTree, caller: Rows) -> _Attributed:
+def _on_device(trace: Trace, caller: Rows) -> _Attributed:
     device = trace.device_rows()
-    operator = launching_operator(trace, tree)[device]
+    operator = launching_operator(trace)[device]
     call = np.where(operator >= 0, caller[operator], -1)
     between = trace.named(_HOST_COPY.search)
     copies = between[trace.name[device]] & (trace.category[device] == Category.GPU_MEMCPY)

@@ -202,8 +202,9 @@ class LaunchCalls:
 
 
 @once
-def launch_calls(trace: Trace, joined: Launches) -> LaunchCalls:
+def launch_calls(trace: Trace) -> LaunchCalls:
     """Every launch once: a driver call inside a runtime call that launches is the same launch."""
+    joined = launches(trace)
     rows = trace.matching(_LAUNCH.search, trace.launch_rows())
     events = np.bincount(joined.call[joined.linked], minlength=len(trace))[rows] if len(rows) else np.zeros(0, np.int64)
     outer = np.arange(len(rows))
@@ -228,7 +229,7 @@ def launch_calls(trace: Trace, joined: Launches) -> LaunchCalls:
 
 def kernel_launch_rows(trace: Trace) -> Rows:
     """Rows of the calls that launch a kernel or a graph, each launch once, ordered as `Trace.rows`."""
-    return launch_calls(trace, launches(trace)).row
+    return launch_calls(trace).row
 
 
 # The call tree of the host: which operator, annotation, Python frame or runtime call runs inside which.
@@ -314,19 +315,18 @@ def pair_codes(first: I64, second: I64) -> Rows:
 
 
 @once
-def launching_operator(trace: Trace, tree: CallTree, joined: Launches | None = None) -> Rows:
+def launching_operator(trace: Trace) -> Rows:
     """For each row that is a device event the row of the operator that launched it; -1 for all others.
 
     It is the innermost operator around the launching call, on the call's thread. Where the trace lacks the call, it
-    is the operator that has the event's `External id`, unless it started after the event. `joined` are the
-    trace's `launches`, if the caller has them.
+    is the operator that has the event's `External id`, unless it started after the event.
     """
-    joined = joined or launches(trace)
+    joined = launches(trace)
     is_operator = trace.category == Category.CPU_OP
     found = np.full(len(trace), -1, dtype=np.intp)
     linked = joined.linked
     if linked.any():
-        found[joined.device[linked]] = tree.nearest(is_operator)[joined.call[linked]]
+        found[joined.device[linked]] = call_tree(trace).nearest(is_operator)[joined.call[linked]]
     alone = joined.device[~linked]
     if len(alone):
         found[alone] = _by_external_id(trace, np.flatnonzero(is_operator), alone)

@@ -145,9 +145,9 @@ FEW = 3
 def doubled_operators(trace: Trace) -> str:
     """What a reader must know of counts of operators where many contain an equal one; empty where few do.
 
-    At most an entry of `DISPATCHERS` is between the two, which is none of the operators. Under a `TorchDispatchMode`, and on tensor subclasses, torch records an operator when it is called, and again when
-    the mode or subclass calls it (https://github.com/pytorch/pytorch/issues/195746). Where shapes were not recorded,
-    names alone must be equal.
+    At most an entry of `DISPATCHERS` is between the two, which is none of the operators. Under a `TorchDispatchMode`,
+    and on tensor subclasses, torch records an operator when it is called, and again when the mode or subclass calls it
+    (https://github.com/pytorch/pytorch/issues/195746). Where shapes were not recorded, names alone must be equal.
     """
     is_mark = trace.named(DISPATCHERS.__contains__)
     call = operator_args(trace).call

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pytest_perfdl.analysis.events.launches import CallTree, launches, launching_operator, pair_codes
+from pytest_perfdl.analysis.events.launches import CallTree, call_tree, launches, launching_operator, pair_codes
 from pytest_perfdl.analysis.events.operators import operator_args
 from pytest_perfdl.analysis.events.threads import AUTOGRAD
 from pytest_perfdl.trace.annotations import MODULE
@@ -94,7 +94,7 @@ def _last_before(asked: Rows, at: I64, offered: Rows, started: I64, rows: Rows) 
 # What a row has by itself, handed down the call tree, over the autograd engine and to the device.
 
 
-def inherited(trace: Trace, tree: CallTree, own: I32) -> I32:
+def inherited(trace: Trace, own: I32) -> I32:
     """For each row the value, at least 0, of the nearest of itself and its ancestors that has one; -1 for none.
 
     A backward operator without a value of its own takes that of its forward operator (see `forward_of`), and what
@@ -104,6 +104,7 @@ def inherited(trace: Trace, tree: CallTree, own: I32) -> I32:
     """
     if not (own >= 0).any():
         return own
+    tree = call_tree(trace)
     value = _handed_down(tree, own)
     forward = forward_of(trace)
     backward = np.flatnonzero((forward >= 0) & (own < 0))
@@ -113,7 +114,7 @@ def inherited(trace: Trace, tree: CallTree, own: I32) -> I32:
         given[backward] = value[forward[backward]]
         value = _handed_down(tree, given)
     joined = launches(trace)
-    operator = launching_operator(trace, tree, joined)[joined.device]
+    operator = launching_operator(trace)[joined.device]
     source = np.where(joined.linked, joined.call, operator)
     value[joined.device] = np.where(source >= 0, value[source], -1)
     return value
@@ -135,7 +136,7 @@ _LEVEL = re.compile(r"([^.()]+)\(([^()]*)\)")
 
 
 @once
-def module_paths(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
+def module_paths(trace: Trace) -> tuple[I32, tuple[str, ...]]:
     """The module of each row as an index into the paths, -1 for none; and the paths.
 
     A path names modules from the outermost to the innermost, joined by ".". It comes from our own ranges around
@@ -148,10 +149,10 @@ def module_paths(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
     paths: dict[str, int] = {}
     own = np.full(len(trace), -1, dtype=np.int32)
     if not _from_ranges(trace, own, paths):
-        _from_frames(trace, tree, own, paths)
+        _from_frames(trace, own, paths)
         args = operator_args(trace)
         _from_texts(own, args.hierarchy, [_path(text) for text in args.hierarchies], paths)
-    return inherited(trace, tree, own), tuple(paths)
+    return inherited(trace, own), tuple(paths)
 
 
 def parent_path(path: str) -> str:
@@ -173,7 +174,8 @@ def _from_ranges(trace: Trace, own: I32, paths: dict[str, int]) -> bool:
     return bool(len(rows))
 
 
-def _from_frames(trace: Trace, tree: CallTree, own: I32, paths: dict[str, int]) -> None:
+def _from_frames(trace: Trace, own: I32, paths: dict[str, int]) -> None:
+    tree = call_tree(trace)
     named = trace.named(lambda name: name.startswith(MODULE_FRAME))
     is_frame = (trace.category == Category.PYTHON_FUNCTION) & named[trace.name]
     frames = np.flatnonzero(is_frame)
@@ -238,7 +240,7 @@ _INLINED = ("): <listcomp>", "): <dictcomp>", "): <setcomp>")
 
 
 @once
-def source_lines(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
+def source_lines(trace: Trace) -> tuple[I32, tuple[str, ...]]:
     """The source line of each row as an index into the lines, -1 for none; and the lines, "train.py(12): step".
 
     It is the innermost Python frame around an event that is the user's code (see `is_user_code`), named as the
@@ -257,7 +259,7 @@ def source_lines(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
     args = operator_args(trace)
     innermost = [next(filter(is_user_code, map(str.strip, text.split(";"))), None) for text in args.stacks]
     _from_texts(own, args.stack, innermost, lines)
-    return inherited(trace, tree, own), tuple(lines)
+    return inherited(trace, own), tuple(lines)
 
 
 def is_user_code(frame: str) -> bool:

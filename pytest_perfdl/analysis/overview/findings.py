@@ -24,7 +24,7 @@ from pytest_perfdl.machine.known_problems import Use, known_problems, recorded_v
 from pytest_perfdl.model.kernel_names import MARK, short_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.trace.arrays import groups
-from pytest_perfdl.trace.model import Category, Rows, Trace, device_properties
+from pytest_perfdl.trace.model import Category, Trace, device_properties
 
 # What bounds the step, in one sentence with its numbers.
 
@@ -112,9 +112,8 @@ def bottleneck(trace: Trace) -> Bottleneck:
     """
     tables = profile_tables(trace)
     total = sum(tables.step_ns)
-    joined = launches(trace)
     if total == 0:
-        return Bottleneck("none", _no_time(tables, steps_of(trace, joined)), 0.0, ())
+        return Bottleneck("none", _no_time(tables, steps_of(trace)), 0.0, ())
     path = critical_path(trace)
     account = {name: ns / total for name, ns in tables.account.items()}
     on_path = {name: ns / path.span_ns for name, ns in path.by_class.items()}
@@ -123,7 +122,7 @@ def bottleneck(trace: Trace) -> Bottleneck:
         f"step time: {_listed(account)}",
         f"critical path: {_listed(on_path)}",
     )
-    if unrecorded := unrecorded_device(trace, joined):
+    if unrecorded := unrecorded_device(trace):
         text = f"Unknown: {unrecorded}, and no device event: the device was idle, or its work was not recorded."
         return Bottleneck("none", text, 0.0, evidence)
     if not tables.on_device:
@@ -309,7 +308,7 @@ def trace_findings(trace: Trace, known: Kind = "none") -> tuple[TraceFinding, ..
     if sum(tables.step_ns) == 0:
         return ()
     path = critical_path(trace)
-    steps = steps_of(trace, launches(trace))
+    steps = steps_of(trace)
     found = [
         *_classes(tables, known),
         *_pageable(trace, tables, steps),
@@ -450,7 +449,7 @@ def trace_integrity(trace: Trace, bled_over: int | None = None) -> TraceIntegrit
         bled_over = sum(owned.overlapping for _, owned in operator_time(trace).values())
     joined = launches(trace)
     duration = trace.duration[joined.device]
-    carried = carried_over(trace, joined)
+    carried = carried_over(trace)
     unlinked = ~joined.linked
     early = np.where(joined.linked, trace.start[joined.call] - trace.start[joined.device], 0)
     overlaps, overlap_ns = _overlaps(trace, joined)

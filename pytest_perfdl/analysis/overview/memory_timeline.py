@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.analysis.events.operators import operator_at
 from pytest_perfdl.analysis.events.origins import module_paths
 from pytest_perfdl.trace.model import I64, MemoryEvents, Rows, Trace
@@ -126,7 +125,7 @@ def _alive(trace: Trace, until: Rows, base: int | None, peak: int) -> tuple[Aliv
     memory = trace.memory
     alive, foreign = _unfreed(memory, until)
     rows = operator_at(trace, memory.time[alive], memory.pid[alive], memory.tid[alive])
-    module, paths = module_paths(trace, call_tree(trace))
+    module, paths = module_paths(trace)
     sizes, counts = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for row, size in zip(rows.tolist(), memory.bytes[alive].tolist(), strict=True):
         path = paths[module[row]] if row >= 0 and module[row] >= 0 else ""

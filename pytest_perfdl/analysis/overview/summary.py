@@ -16,7 +16,7 @@ from pytest_perfdl.analysis.efficiency.roofline import (
     step_work,
 )
 from pytest_perfdl.analysis.events.intervals import Steps
-from pytest_perfdl.analysis.events.launches import call_tree, launches
+from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.device import DeviceFigures, device_figures, device_utilization
 from pytest_perfdl.analysis.overview.findings import (
@@ -131,8 +131,8 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         What the hardware can do, for the roofline; by default what the trace's device is known for.
     """
     whole, trace = trace, in_steps(trace)
-    kinds = steps_of(whole, launches(whole))
-    steps = steps_of(trace, launches(trace))
+    kinds = steps_of(whole)
+    steps = steps_of(trace)
     tree = call_tree(trace)
     tables = profile_tables(trace)
     path = critical_path(trace)

@@ -171,13 +171,13 @@ def operator_tables(trace: Trace) -> Mapping[Grouping, tuple[OperatorRow, ...]]:
     is_operator = trace.category == Category.CPU_OP
     around = np.where(tree.parent >= 0, tree.nearest(is_operator)[tree.parent], -1)
     columns = _columns(trace, tree, is_operator)
-    return {by: _table(around, columns, by, *_keys(trace, tree, by)) for by in get_args(Grouping)}
+    return {by: _table(around, columns, by, *_keys(trace, by)) for by in get_args(Grouping)}
 
 
 def _columns(trace: Trace, tree: CallTree, is_operator: Mask) -> Mapping[str, I64]:
     """What rows add up, by field of `OperatorRow`: one value per row of the trace, 0 for what is no operator."""
     joined = launches(trace)
-    operator = launching_operator(trace, tree, joined)[joined.device]
+    operator = launching_operator(trace)[joined.device]
     known = operator >= 0
     device_ns, kernels = np.zeros(len(trace), dtype=np.int64), np.zeros(len(trace), dtype=np.int64)
     np.add.at(device_ns, operator[known], trace.duration[joined.device[known]])
@@ -206,9 +206,11 @@ def _table(
         paths = [label["module"] for label in labels]
         for total, own_ns in (("total_ns", "self_ns"), ("device_total_ns", "device_self_ns")):
             sums[total] = _over_submodules(paths, sums[own_ns])
-    values = zip(*(column.tolist() for column in sums.values()), strict=True)
-    known = ({**_UNKNOWN, **label, **dict(zip(sums, row, strict=True))} for label, row in zip(labels, values, strict=True))
-    rows = [OperatorRow(**row) for row in known if row["count"] or row["total_ns"] or row["device_total_ns"]]
+    rows = []
+    for label, *row in zip(labels, *(column.tolist() for column in sums.values()), strict=True):
+        known = {**_UNKNOWN, **label, **dict(zip(sums, row, strict=True))}
+        if known["count"] or known["total_ns"] or known["device_total_ns"]:
+            rows.append(OperatorRow(**known))
     return tuple(sorted(rows, key=_largest_first))
 
 
@@ -216,7 +218,7 @@ def _largest_first(row: OperatorRow) -> tuple[int, int, int, str, str, str, str]
     return -row.device_self_ns, -row.self_ns, -row.total_ns, row.name, row.shapes, row.module, row.line
 
 
-def _keys(trace: Trace, tree: CallTree, by: Grouping) -> tuple[Rows, Sequence[Mapping[str, str]]]:
+def _keys(trace: Trace, by: Grouping) -> tuple[Rows, Sequence[Mapping[str, str]]]:
     """The group of each row of the trace, -1 for what is no operator, and what the groups are called."""
     operators = np.flatnonzero(trace.category == Category.CPU_OP)
     code = np.full(len(trace), -1, dtype=np.intp)
@@ -229,7 +231,7 @@ def _keys(trace: Trace, tree: CallTree, by: Grouping) -> tuple[Rows, Sequence[Ma
         return args.call, [
             {"name": trace.names[name], "shapes": text} for (name, _), text in zip(args.calls, shapes, strict=True)
         ]
-    index, texts = module_paths(trace, tree) if by == "module" else source_lines(trace, tree)
+    index, texts = module_paths(trace) if by == "module" else source_lines(trace)
     code[operators] = index[operators] + 1
     return code, [{by: text} for text in ("", *texts)]
 

@@ -19,12 +19,11 @@ from pytest_perfdl.analysis.events.communication import (
     covered,
     waits_for_collectives,
 )
-from pytest_perfdl.analysis.events.device_record import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import Launches, launches
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread, thread_of
-from pytest_perfdl.analysis.ranks.calls import Calls, IssueArgs, calls_of
+from pytest_perfdl.analysis.ranks.calls import Calls, IssueArgs, calls_of, process_groups
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace, job_properties
 
 _WAITS = re.compile(r"synchronize", re.IGNORECASE)
@@ -144,19 +143,19 @@ def activity(trace: Trace) -> RankActivity:
     the rest is *host*.
     """
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     on_device = len(joined.device) > 0
-    parts = _device_parts(trace, steps, joined) if on_device else _host_parts(trace, steps)
+    parts = _device_parts(trace) if on_device else _host_parts(trace, steps)
     rank, world_size = rank_of(trace)
     rows = joined.device if on_device else trace.rows(Category.CPU_OP, Category.USER_ANNOTATION)
-    communication, exposed, groups = parts.communication, parts.exposed, _groups(trace)
+    communication, exposed = parts.communication, parts.exposed
     hidden = communication.intersection(parts.compute).length
     return RankActivity(
         source=trace.source,
         rank=rank,
         world_size=world_size,
         host=host if isinstance(host := trace.metadata.get("host_name"), str) else "",
-        groups=groups,
+        groups=process_groups(trace),
         on_device=on_device,
         begin_ns=int(trace.start.min()) + trace.base_ns if len(trace) else 0,
         span_ns=int(trace.end[rows].max() - trace.start[rows].min()) if len(rows) else 0,
@@ -166,7 +165,7 @@ def activity(trace: Trace) -> RankActivity:
         exposed_communication_ns=communication.difference(parts.compute).difference(parts.input).length,
         overlap=hidden / communication.length if communication.length else None,
         steps=_step_times(trace, steps, parts, on_device),
-        calls=calls_of(trace, steps, exposed, groups),
+        calls=calls_of(trace, exposed),
         exposed=exposed.shifted(trace.base_ns),
         compute=parts.compute.shifted(trace.base_ns),
         input=parts.input.shifted(trace.base_ns),
@@ -180,16 +179,6 @@ def rank_of(trace: Trace) -> tuple[int | None, int | None]:
     told = job_properties(trace)
     rank, size = (value if type(value) is int else None for value in (told.get("rank"), told.get("world_size")))
     return rank, size
-
-
-def _groups(trace: Trace) -> Mapping[str, tuple[int, ...]]:
-    listed = job_properties(trace).get("pg_config")
-    found = {}
-    for group in listed if isinstance(listed, list) else []:
-        members = group.get("ranks") if isinstance(group, dict) else None
-        if isinstance(members, list) and all(type(member) is int for member in members):
-            found[str(group.get("pg_name", ""))] = tuple(members)
-    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,25 +199,26 @@ class _Parts:
     """Exposed communication during which what computes next is not launched, and the host does not wait."""
 
 
-def _device_parts(trace: Trace, steps: Steps, joined: Launches) -> _Parts:
+def _device_parts(trace: Trace) -> _Parts:
+    joined = launches(trace)
     kernels = trace.rows(Category.KERNEL)
     communicates = communication_kernels(trace)[kernels]
     compute, communication = covered(trace, kernels[~communicates]), covered(trace, kernels[communicates])
-    idle = idle_time(trace, steps, joined)
+    idle = idle_time(trace)
     mostly = 2 * idle.by_cause["input"] > idle.end - idle.start
     waiting = Intervals.union_of(idle.start[mostly], idle.end[mostly])
-    step = joined.spread(device_steps(trace, steps, joined), len(trace))
+    step = joined.spread(device_steps(trace), len(trace))
     computes = kernels[~communicates]
     exposed = communication.difference(compute)
-    late = _late_launches(trace, joined, computes, compute).intersection(exposed)
+    late = _late_launches(trace, computes, compute).intersection(exposed)
     return _Parts(compute, waiting, communication, exposed, computes, step[computes], late)
 
 
-def _late_launches(trace: Trace, joined: Launches, computes: Rows, compute: Intervals) -> Intervals:
+def _late_launches(trace: Trace, computes: Rows, compute: Intervals) -> Intervals:
     """From the end of computing until the host launches what computes next, but where it waits for the device."""
+    joined = launches(trace)
     call = joined.spread(joined.call, len(trace))
-    order = np.argsort(trace.start[computes], kind="stable")
-    first = computes[order][np.searchsorted(trace.start[computes][order], compute.start[1:])]
+    first = computes[np.searchsorted(trace.start[computes], compute.start[1:])]
     launched = np.where(call[first] >= 0, trace.start[call[first]], compute.end[:-1])
     idle = Intervals.union_of(compute.end[:-1], np.clip(launched, compute.end[:-1], compute.start[1:]))
     return idle.difference(covered(trace, trace.matching(_WAITS.search, trace.launch_rows())))

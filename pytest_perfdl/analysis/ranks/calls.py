@@ -13,13 +13,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.communication import CollectiveArgs, collective_annotation_rows, communication_kernels
-from pytest_perfdl.analysis.events.device_record import device_steps
-from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import Launches, launches
+from pytest_perfdl.analysis.events.communication import (
+    CollectiveArgs,
+    collective_annotation_rows,
+    communication_kernels,
+)
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.nesting import innermost
+from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.trace import collective_names
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace, job_properties, once
 
 _KINDS = (
     ("allreduce", "all_reduce"),
@@ -128,7 +132,7 @@ class _Call:
     peer: int = -1
 
 
-def calls_of(trace: Trace, steps: Steps, exposed: Intervals, groups: Mapping[str, tuple[int, ...]]) -> Calls:
+def calls_of(trace: Trace, exposed: Intervals) -> Calls:
     """The communication of a trace, call by call.
 
     With device events these are the communication kernels, whose arguments say group, `Seq`, sizes and peers as far as
@@ -141,26 +145,21 @@ def calls_of(trace: Trace, steps: Steps, exposed: Intervals, groups: Mapping[str
     ----------
     trace
         The trace.
-    steps
-        Its steps.
     exposed
         When communication is in flight and nothing computes.
-    groups
-        Process groups of the rank and their members, for what the calls themselves do not say.
     """
     on_device = len(trace.device_rows()) > 0
-    found = _on_device(trace, groups) if on_device else _on_host(trace, groups)
+    found = _on_device(trace) if on_device else _on_host(trace)
     start, end = trace.start, trace.end
     found = sorted(found, key=lambda call: (call.issued if call.issued >= 0 else start[call.row], start[call.row]))
     rows: Rows = np.array([call.row for call in found], dtype=np.intp)
     issued = np.array([call.issued for call in found], dtype=np.int64)
     issued = np.where(issued >= 0, issued, start[rows])
     if on_device:
-        joined = launches(trace)
-        step = joined.spread(device_steps(trace, steps, joined), len(trace))[rows]
-        ready = np.minimum(_computed(trace, joined, issued), start[rows])
+        step = launches(trace).spread(device_steps(trace), len(trace))[rows]
+        ready = np.minimum(_computed(trace, issued), start[rows])
     else:
-        step = steps.of_host_time(issued)
+        step = steps_of(trace).of_host_time(issued)
         ready = issued
 
     def column(name: str) -> I64:
@@ -185,8 +184,21 @@ def calls_of(trace: Trace, steps: Steps, exposed: Intervals, groups: Mapping[str
     )
 
 
-def _computed(trace: Trace, joined: Launches, issued: I64) -> I64:
+@once
+def process_groups(trace: Trace) -> Mapping[str, tuple[int, ...]]:
+    """Process groups of the rank and their members, as far as `distributedInfo` lists them."""
+    listed = job_properties(trace).get("pg_config")
+    found = {}
+    for group in listed if isinstance(listed, list) else []:
+        members = group.get("ranks") if isinstance(group, dict) else None
+        if isinstance(members, list) and all(type(member) is int for member in members):
+            found[str(group.get("pg_name", ""))] = tuple(members)
+    return found
+
+
+def _computed(trace: Trace, issued: I64) -> I64:
     """When all kernels that compute and are launched before a moment have ended; not before that moment."""
+    joined = launches(trace)
     computes = joined.linked & ~communication_kernels(trace)[joined.device]
     launched, ended = trace.start[joined.call[computes]], trace.end[joined.device[computes]]
     order = np.argsort(launched, kind="stable")
@@ -195,7 +207,8 @@ def _computed(trace: Trace, joined: Launches, issued: I64) -> I64:
     return np.where(before > 0, np.maximum(latest[before - 1], issued), issued) if len(latest) else issued
 
 
-def _on_device(trace: Trace, groups: Mapping[str, tuple[int, ...]]) -> list[_Call]:
+def _on_device(trace: Trace) -> list[_Call]:
+    groups = process_groups(trace)
     rows = trace.rows(Category.KERNEL)
     rows = rows[communication_kernels(trace)[rows]]
     joined = launches(trace)
@@ -264,7 +277,8 @@ class IssueArgs(msgspec.Struct, gc=False):
     grid: Any = ()
 
 
-def _on_host(trace: Trace, groups: Mapping[str, tuple[int, ...]]) -> list[_Call]:
+def _on_host(trace: Trace) -> list[_Call]:
+    groups = process_groups(trace)
     annotations = collective_annotation_rows(trace)
     annotations = annotations[trace.category[annotations] == Category.USER_ANNOTATION]
     operators = trace.matching(collective_names.OPERATOR.match, trace.rows(Category.CPU_OP))

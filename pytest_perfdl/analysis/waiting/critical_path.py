@@ -19,7 +19,6 @@ from pytest_perfdl.analysis.events.communication import (
     waits_for_collectives,
 )
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.nesting import Ownership, row_ownership
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread
@@ -31,7 +30,7 @@ from pytest_perfdl.analysis.waiting.device_order import (
     bindings,
     device_order,
 )
-from pytest_perfdl.analysis.waiting.waits import RETURN_NS, HostThread, HostWaits, host_threads, host_waits
+from pytest_perfdl.analysis.waiting.waits import RETURN_NS, HostThread, HostWaits, host_threads, host_waits, span_of
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace, once
 
 # The way back through a trace, from constraint to constraint: which events, delays and host work it passes.
@@ -187,9 +186,8 @@ class CriticalPath:
 def critical_path(trace: Trace) -> CriticalPath:
     """Walk back from the end of a trace, at each point along the constraint that was satisfied last.
 
-    The span reaches from the first start to the last end of operators, runtime calls, input and step annotations
-    (on threads that run operators or launch) and device events. By construction the stretches tile the span, so that
-    the path's length says nothing; which constraints bind does.
+    The span is that of `span_of`. By construction the stretches tile it, so that the path's length says nothing; which
+    constraints bind does.
 
     A device event waits for the one before it on its stream (*kernel gap*), its launching call's start (*launch
     latency*) or another stream's event; a host thread goes on with what it did before, unless it waited: in a
@@ -200,37 +198,20 @@ def critical_path(trace: Trace) -> CriticalPath:
     collectives (`waits_for_collectives`). Delays beyond these are *unexplained wait*; so is what a kernel launched
     before the trace began waited for. Works in O(n log n).
     """
-    joined = launches(trace)
-    steps = steps_of(trace, joined)
-    threads = host_threads(trace, steps, joined)
-    order = device_order(trace, joined)
-    span = _span(trace, steps, threads, order)
+    steps, span = steps_of(trace), span_of(trace)
     if span is None or span[1] <= span[0] or not steps.windows:
         return _assembled(trace, [], 0, 0)
-    bound = bindings(trace, order)
-    waiting = host_waits(trace, order, threads, span[1])
-    walk = Walk(order, bound, waiting, span)
+    threads, order, waiting = host_threads(trace), device_order(trace), host_waits(trace)
+    walk = Walk(order, bindings(trace), waiting, span)
     walk.run(*_last(steps, threads, order, span[1]))
-    parts = [_device_part(trace, order, walk), _delay_part(order, bound, walk)]
+    parts = [_device_part(trace, walk), _delay_part(walk)]
     own, start, end = _columns(walk.runs)
     for number, thread in enumerate(threads):
         if runs := Intervals.union_of(start[own == number], end[own == number]):
-            parts.append(_host_part(trace, thread, runs, waiting.blocking, on_device=len(order) > 0))
+            parts.append(_host_part(trace, thread, runs))
     guesses = np.array(walk.guessed, dtype=np.int64).reshape(-1, 2)
     guessed = Intervals.union_of(guesses[:, 0], guesses[:, 1]).clip(*span).length
     return _assembled(trace, parts, span[1] - span[0], guessed)
-
-
-def _span(trace: Trace, steps: Steps, threads: tuple[HostThread, ...], order: DeviceOrder) -> tuple[int, int] | None:
-    rows = np.concatenate([order.row, *(thread.rows for thread in threads)])
-    # The one window of a trace without steps is made of its events.
-    annotated = [window for window in steps.windows if window.number >= 0]
-    starts = [trace.start[rows], *(thread.activity.start for thread in threads)]
-    starts.append(np.array([window.host_start for window in annotated], dtype=np.int64))
-    ends = [trace.end[rows], *(thread.activity.end for thread in threads)]
-    ends.append(np.array([window.host_end for window in annotated], dtype=np.int64))
-    start, end = np.concatenate(starts), np.concatenate(ends)
-    return (int(start.min()), int(end.max())) if len(start) else None
 
 
 def _last(steps: Steps, threads: tuple[HostThread, ...], order: DeviceOrder, end: int) -> tuple[int, int]:
@@ -248,10 +229,11 @@ def _last(steps: Steps, threads: tuple[HostThread, ...], order: DeviceOrder, end
 
 _Part = tuple[I64, I64, Rows, Rows]
 """Starts, ends, rows and kinds of stretches."""
-_NOTHING: _Part = (*(np.zeros(0, dtype=np.int64) for _ in range(2)), *(np.zeros(0, dtype=np.intp) for _ in range(2)))
+_NO_TIME, _NO_ROW = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.intp)
 
 
-def _device_part(trace: Trace, order: DeviceOrder, walk: Walk) -> _Part:
+def _device_part(trace: Trace, walk: Walk) -> _Part:
+    order = walk.order
     kinds = np.full(len(order), _COPY, dtype=np.intp)
     kinds[trace.category[order.row] == Category.KERNEL] = _COMPUTE
     kinds[communication_kernels(trace)[order.row]] = _COMMUNICATION
@@ -259,8 +241,9 @@ def _device_part(trace: Trace, order: DeviceOrder, walk: Walk) -> _Part:
     return start, end, order.row[events], kinds[events]
 
 
-def _delay_part(order: DeviceOrder, bound: Bindings, walk: Walk) -> _Part:
+def _delay_part(walk: Walk) -> _Part:
     """The delays before device events: as much as is usual, and the rest."""
+    order, bound = walk.order, walk.bound
     events, start, end = _columns(walk.delays)
     explained = bound.explained[events]
     explained = np.where(order.start[events] - explained > RESIDUAL_NS, np.clip(explained, start, end), end)
@@ -273,11 +256,11 @@ def _delay_part(order: DeviceOrder, bound: Bindings, walk: Walk) -> _Part:
     )
 
 
-def _host_part(trace: Trace, thread: HostThread, runs: Intervals, blocking: Rows, *, on_device: bool) -> _Part:
+def _host_part(trace: Trace, thread: HostThread, runs: Intervals) -> _Part:
     """Cut the runs of one thread where another event becomes the innermost, and name the pieces."""
     rows = thread.rows[runs.within(trace.start[thread.rows], trace.end[thread.rows]) > 0]
     annotations = on_thread(trace, input_rows(trace), thread.thread)
-    communicating = Intervals.between(0, 0) if on_device else waits_for_collectives(trace, thread.thread)
+    communicating = waits_for_collectives(trace, thread.thread)
     layers = [row_ownership(trace, rows), row_ownership(trace, annotations)]
     if len(communicating):
         layers.append(row_ownership(trace, collective_annotation_rows(trace)))
@@ -292,7 +275,7 @@ def _host_part(trace: Trace, thread: HostThread, runs: Intervals, blocking: Rows
     kind = np.full(len(start), _PYTHON, dtype=np.intp)
     row = np.where(waiting >= 0, waiting, owner)
     kind[owner >= 0] = np.where(trace.category[owner[owner >= 0]] == Category.CPU_OP, _OPERATOR, _CALL)
-    kind[np.isin(owner, blocking) & (owner >= 0)] = _SYNC
+    kind[np.isin(owner, host_waits(trace).blocking) & (owner >= 0)] = _SYNC
     kind[waiting >= 0] = _INPUT
     if len(communicating):
         waits = communicating.contains(start)
@@ -309,7 +292,9 @@ def _host_part(trace: Trace, thread: HostThread, runs: Intervals, blocking: Rows
 
 
 def _assembled(trace: Trace, parts: list[_Part], span_ns: int, guessed_ns: int) -> CriticalPath:
-    start, end, row, kind = (np.concatenate(columns) for columns in zip(_NOTHING, *parts, strict=True))
+    start, end, row, kind = (
+        np.concatenate(columns) for columns in zip((_NO_TIME, _NO_TIME, _NO_ROW, _NO_ROW), *parts, strict=True)
+    )
     some = np.flatnonzero(end > start)
     some = some[np.argsort(start[some], kind="stable")]
     start, end, row, kind = start[some], end[some], row[some], kind[some]

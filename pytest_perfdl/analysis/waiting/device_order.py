@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.launches import Launches
+from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.nesting import threads_of
 from pytest_perfdl.trace.arrays import Lookup
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace, once
@@ -71,8 +71,10 @@ def by_track(trace: Trace, rows: Rows) -> dict[tuple[int, int], Rows]:
     return {(pid, tid): own for pid, tid, own in threads_of(trace.pid[rows], trace.tid[rows])}
 
 
-def device_order(trace: Trace, joined: Launches) -> DeviceOrder:
+@once
+def device_order(trace: Trace) -> DeviceOrder:
     """The device events of a trace as streams."""
+    joined = launches(trace)
     row, call = joined.device, joined.call
     end = trace.end[row]
     launched = np.where(call >= 0, trace.start[call], NEVER) if len(row) else np.zeros(0, dtype=np.int64)
@@ -147,7 +149,8 @@ class Bindings:
     """When the last constraint that is not inferred was satisfied."""
 
 
-def bindings(trace: Trace, order: DeviceOrder) -> Bindings:
+@once
+def bindings(trace: Trace) -> Bindings:
     """Find for each device event what it waited for last.
 
     Known constraints are the end of the event before it on its stream, the start of its launching call and, where
@@ -157,8 +160,8 @@ def bindings(trace: Trace, order: DeviceOrder) -> Bindings:
     most `RESIDUAL_NS` before; failing that a kernel of the same device that ran then and ended at most
     `CONTENTION_NS` after (thresholds from replaying public traces).
     """
-    count = len(order)
-    start = order.start
+    order = device_order(trace)
+    count, start = len(order), order.start
     launch = np.minimum(order.launched, start)
     stream = np.full(count, NEVER, dtype=np.int64)
     has = order.previous >= 0
@@ -170,7 +173,7 @@ def bindings(trace: Trace, order: DeviceOrder) -> Bindings:
     by_launch = (launch >= stream) & (launch > NEVER)
     kind[by_launch] = Wait.LAUNCH
     source[by_launch] = -1
-    event_source, event_release = _latest_event(trace, order)
+    event_source, event_release = _latest_event(trace)
     by_event = event_release > release
     kind[by_event], source[by_event] = Wait.EVENT, event_source[by_event]
     release = np.maximum(release, event_release)
@@ -181,7 +184,7 @@ def bindings(trace: Trace, order: DeviceOrder) -> Bindings:
     explained[in_call] = np.maximum(explained[in_call], trace.end[order.call[in_call]])
     known = release.copy()
     late = np.flatnonzero(start - explained > RESIDUAL_NS)
-    _infer(trace, order, late, kind, source, release)
+    _infer(trace, late, kind, source, release)
     inferred = kind >= Wait.OTHER_STREAM
     explained[inferred] = start[inferred]
     return Bindings(kind, source, release, explained, known)
@@ -192,12 +195,14 @@ def _usual(start: I64, release: I64, kind: npt.NDArray[np.int8], wanted: Wait) -
     return min(int(np.median(lag)), USUAL_AT_MOST_NS) if len(lag) else 0
 
 
-def event_waits(trace: Trace, order: DeviceOrder) -> tuple[Rows, Rows]:
+@once
+def event_waits(trace: Trace) -> tuple[Rows, Rows]:
     """Positions that wait for an event recorded on another stream, and of the last event ahead of the record.
 
     Known from `cuda_sync` events only: one pair for each `Stream Wait Event`, in their order; what waits is the next
     event that its stream is given.
     """
+    order = device_order(trace)
     waiters, sources = [], []
     rows = trace.matching(lambda name: name == "Stream Wait Event", trace.rows(Category.CUDA_SYNC))
     args = trace.decode_args(rows, SyncArgs)
@@ -221,11 +226,12 @@ def event_waits(trace: Trace, order: DeviceOrder) -> tuple[Rows, Rows]:
     return np.array(waiters, dtype=np.intp), np.array(sources, dtype=np.intp)
 
 
-def _latest_event(trace: Trace, order: DeviceOrder) -> tuple[Rows, I64]:
+def _latest_event(trace: Trace) -> tuple[Rows, I64]:
     """For each position the event of another stream that it has to wait for longest, and that one's end."""
+    order = device_order(trace)
     source = np.full(len(order), -1, dtype=np.intp)
     release = np.full(len(order), NEVER, dtype=np.int64)
-    waiters, sources = event_waits(trace, order)
+    waiters, sources = event_waits(trace)
     for position, before in zip(waiters.tolist(), sources.tolist(), strict=True):
         end = min(int(order.end[before]), int(order.start[position]))
         if end > release[position]:
@@ -233,10 +239,9 @@ def _latest_event(trace: Trace, order: DeviceOrder) -> tuple[Rows, I64]:
     return source, release
 
 
-def _infer(
-    trace: Trace, order: DeviceOrder, late: Rows, kind: npt.NDArray[np.int8], source: Rows, release: I64
-) -> None:
+def _infer(trace: Trace, late: Rows, kind: npt.NDArray[np.int8], source: Rows, release: I64) -> None:
     """Look for an event of another stream behind each late start, in place."""
+    order = device_order(trace)
     if len(order.sequence) < 2 or len(late) == 0:
         return
     by_end = np.argsort(order.end, kind="stable")

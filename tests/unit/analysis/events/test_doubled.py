@@ -67,9 +67,7 @@ def test_recorded_steps_have_none(path):
 
 def test_it_is_a_finding_of_the_trace_and_no_count_is_changed():
     made = trace(step(1, 0, 1200), *calls(12))
-    assert [each.text for each in trace_findings(made) if each.kind == "doubled operators"] == [
-        doubled_operators(made)
-    ]
+    assert [each.text for each in trace_findings(made) if each.kind == "doubled operators"] == [doubled_operators(made)]
     assert not [each for each in trace_findings(trace(step(1, 0, 1200), *calls(2))) if each.kind == "doubled operators"]
 
 
@@ -94,4 +92,5 @@ def test_what_this_torch_records(mode, tmp_path):
         work()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     found = doubled_operators(read(tmp_path / "trace.json"))
-    assert found.startswith("15 of" if mode else "") and bool(found) == mode
+    assert found.startswith("15 of" if mode else "")
+    assert bool(found) == mode

@@ -1,6 +1,5 @@
 """The sentence that says what bounds a step, and the findings beside it."""
 
-
 import pytest
 
 from pytest_perfdl.analysis.overview.findings import bottleneck, short, trace_findings

@@ -137,9 +137,7 @@ def test_sizes_only_as_in_2021():
     timeline = _one(memory(1, 100, 1, 0), memory(2, 50, 1, 0), memory(3, -100, 1, 0))
     assert timeline.allocated.tolist() == [100, 150, 50]
     assert (timeline.peak_allocated_bytes, timeline.peak_allocated_at_ns) == (150, 2_000)
-    assert (
-        timeline.base_bytes is timeline.reserved is timeline.peak_reserved_bytes is None
-    )
+    assert timeline.base_bytes is timeline.reserved is timeline.peak_reserved_bytes is None
     assert timeline.alive_at_peak == ()
     assert _one(memory(1, -100, 1, 0)).peak_allocated_bytes == 0
 

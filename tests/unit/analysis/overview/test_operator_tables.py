@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.launches import call_tree, launching_operator
+from pytest_perfdl.analysis.events.launches import launching_operator
 from pytest_perfdl.analysis.overview.tables import OperatorRow, operator_tables
 from pytest_perfdl.trace import Category, read
 from unit.analysis.slow_operators import Operators
@@ -118,7 +118,7 @@ def check_sums(read_in):
         own = operators[(read_in.pid[operators] == pid) & (read_in.tid[operators] == tid)]
         covered += Intervals.union_of(read_in.start[own], read_in.end[own]).length
     device = read_in.device_rows()
-    alone = launching_operator(read_in, call_tree(read_in))[device] < 0
+    alone = launching_operator(read_in)[device] < 0
     launched = int(read_in.duration[device[~alone]].sum())
     tables = operator_tables(read_in)
     assert tuple(tables) == GROUPINGS
@@ -166,7 +166,7 @@ def test_sums_are_closed_whatever_overlaps(events):
         for tid in (1, 2)
     )
     assert sum(row.self_ns for row in table) == covered * 1000
-    found = launching_operator(read_in, call_tree(read_in))
+    found = launching_operator(read_in)
     assert sum(row.kernels for row in table) == np.count_nonzero(found >= 0)
 
 

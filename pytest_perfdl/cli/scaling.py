@@ -7,21 +7,22 @@ predicts with it.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.cli.common import Parser, say, say_json, width
-from pytest_perfdl.model.errors import CommandError
+from pytest_perfdl.model.errors import CommandError, ScalingError
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
-    from pytest_perfdl.scaling import Choice, Fit, Parts, Points
+    from pytest_perfdl.scaling.choose import Choice, Fit
     from pytest_perfdl.scaling.planning import SpeedUp
+    from pytest_perfdl.scaling.points import Points
+    from pytest_perfdl.scaling.saved import Parts
 
 
 _LIMIT = 2**24
@@ -142,19 +143,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fit or predict, and report; 2 when the points or the model cannot be used."""
-    with _refusing():
+    try:
         return _fit(arguments) if arguments.action == "fit" else _predict(arguments)
+    except ScalingError as error:
+        raise CommandError(" ".join(str(error).split())) from error
 
 
 def _fit(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report import scaling
-    from pytest_perfdl.report import scaling as data
     from pytest_perfdl.report.files import write_files
-    from pytest_perfdl.scaling import choose
+    from pytest_perfdl.scaling.choose import choose
 
     points, parts = _measured(arguments)
     choice = choose(points)
-    text = data.dump(data.fitted_json(choice, parts))
+    text = scaling.dump(scaling.fitted_json(choice, parts))
     if arguments.save is not None:
         write_files({arguments.save: text.encode()})
     if arguments.json:
@@ -172,8 +174,8 @@ def _fit(arguments: argparse.Namespace) -> int:
 
 def _predict(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report import scaling
-    from pytest_perfdl.report import scaling as data
-    from pytest_perfdl.scaling import PROCESSORS, predict
+    from pytest_perfdl.scaling.choose import predict
+    from pytest_perfdl.scaling.physical import PROCESSORS
     from pytest_perfdl.scaling.planning import epoch, next_measurement, speed_up
 
     choice = _saved(arguments.model)
@@ -192,7 +194,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     steps = _steps(arguments, points, at)
     cost = None if steps is None else epoch(found, steps, arguments.price)
     if arguments.json:
-        say_json(data.dump(data.predicted_json(fit, at, found, curves, following, cost)))
+        say_json(scaling.dump(scaling.predicted_json(fit, at, found, curves, following, cost)))
     else:
         say(scaling.predicted(fit, at, found, curves, following, cost, width()))
     return 0
@@ -221,7 +223,8 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
 def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
     """The points, and the parts of the steps where they are asked for."""
     from pytest_perfdl.results.run_file import read_run
-    from pytest_perfdl.scaling import members_of, parts_of, points_of, read_csv
+    from pytest_perfdl.scaling.points import members_of, naming, points_of, read_csv
+    from pytest_perfdl.scaling.saved import parts_of
 
     kinds = {"intrinsic": _names(arguments.intrinsic), "extrinsic": _names(arguments.extrinsic)}
     if arguments.points.suffix != ".json":
@@ -229,15 +232,15 @@ def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
             raise CommandError("--parts needs a run.json file: a CSV file contains only step times")
         return read_csv(arguments.points, **kinds), None
     records = [result.new for result in read_run(arguments.points).results if result.new is not None]
-    members = members_of(records, str(arguments.points), test=arguments.k, names=_names(arguments.axes) or [])
-    points = points_of(members, metric=arguments.metric, **kinds)
-    return points, parts_of(members, metric=arguments.metric, **kinds) if arguments.parts else None
+    with naming(str(arguments.points)):
+        members = members_of(records, test=arguments.k, names=_names(arguments.axes) or [])
+        points = points_of(members, metric=arguments.metric, **kinds)
+        return points, parts_of(members, metric=arguments.metric, **kinds) if arguments.parts else None
 
 
 def _saved(path: Path) -> Choice:
-    from pytest_perfdl.model.errors import ScalingError
     from pytest_perfdl.model.untrusted_files import read_bytes
-    from pytest_perfdl.scaling import from_data
+    from pytest_perfdl.scaling.saved import from_data
 
     try:
         return from_data(json.loads(read_bytes(path, _LIMIT))["saved"])
@@ -250,12 +253,10 @@ def _saved(path: Path) -> Choice:
 
 
 def _form(choice: Choice, name: str | None) -> Fit:
-    if name is None:
-        return choice.chosen
-    for fit in choice.fits:
-        if fit.name == name:
-            return fit
-    raise CommandError(f"there is no model {name!r}; choose from {', '.join(fit.name for fit in choice.fits)}")
+    by_name = {fit.name: fit for fit in choice.fits}
+    if name is not None and name not in by_name:
+        raise CommandError(f"there is no model {name!r}; choose from {', '.join(by_name)}")
+    return choice.chosen if name is None else by_name[name]
 
 
 def _configuration(texts: Sequence[str]) -> dict[str, float]:
@@ -296,13 +297,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    from pytest_perfdl.model.errors import ScalingError
-
-    try:
-        yield
-    except ScalingError as error:
-        raise CommandError(" ".join(str(error).split())) from error

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_perfdl.results.curve import CurveTime, Figure, Fitted, JudgedCurve, Size
-    from pytest_perfdl.scaling import Choice, Coefficient, Fit, Parts, TimePrediction
+    from pytest_perfdl.scaling.choose import Choice, Coefficient, Fit, TimePrediction
     from pytest_perfdl.scaling.growth import IntervalEstimate
     from pytest_perfdl.scaling.planning import EpochCost, Next, SpeedUp
+    from pytest_perfdl.scaling.saved import Parts
 
 
 # A curve of times over sizes as SVG: points, the model's line with its 95 % band, and another curve beside it.

@@ -187,7 +187,7 @@ def test_traces_of_ranks_that_fail_in_an_unforeseen_way_cost_nothing_else(tmp_pa
     def fail(*_):
         raise KeyError("unforeseen")
 
-    monkeypatch.setattr("pytest_perfdl.report.trace.chrome.merged", fail)
+    monkeypatch.setattr("pytest_perfdl.report.trace.chrome.merge_ranks", fail)
     written = write_all(run_of(tmp_path))
     assert len(written.traces) == 4
     assert [problem.partition(": ")[2] for problem in written.problems] == [

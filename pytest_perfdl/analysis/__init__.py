@@ -11,16 +11,5 @@ Imported here is what measuring needs; a measured process imports nothing else o
 from pytest_perfdl.analysis.account.accounts import ProfileTables, profile_tables
 from pytest_perfdl.analysis.account.peak import MemoryFigures, memory_figures
 from pytest_perfdl.analysis.events.communication import communication_overlap
-from pytest_perfdl.analysis.events.intervals import Intervals, StepWindow
-from pytest_perfdl.analysis.events.steps import step_windows
 
-__all__ = [
-    "Intervals",
-    "MemoryFigures",
-    "ProfileTables",
-    "StepWindow",
-    "communication_overlap",
-    "memory_figures",
-    "profile_tables",
-    "step_windows",
-]
+__all__ = ["MemoryFigures", "ProfileTables", "communication_overlap", "memory_figures", "profile_tables"]

@@ -14,12 +14,12 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.transfers import copied_to_device
 from pytest_perfdl.analysis.events.communication import communication_kernels, covered, waits_for_collectives
-from pytest_perfdl.analysis.events.device_record import carried_over, device_steps
+from pytest_perfdl.analysis.events.device_record import carried_over
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
 from pytest_perfdl.analysis.events.launches import Launches, call_tree, kernel_launch_rows, launches
 from pytest_perfdl.analysis.events.nesting import Ownership, ownership, threads_of
 from pytest_perfdl.analysis.events.operators import operator_args, operator_time
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.analysis.events.threads import (
     Thread,
     backward_rows,
@@ -56,7 +56,7 @@ IDLE_CLASSES = (
 )
 
 
-def device_accounts(trace: Trace, steps: Steps, joined: Launches) -> tuple[Mapping[str, int], ...]:
+def device_accounts(trace: Trace) -> tuple[Mapping[str, int], ...]:
     """Nanoseconds of each class in each window without its setup; the classes of a window add up to it exactly.
 
     With U the union over all streams and devices: compute |U(compute)|; exposed communication
@@ -67,9 +67,10 @@ def device_accounts(trace: Trace, steps: Steps, joined: Launches) -> tuple[Mappi
     in any operator or call, else *Python and host*. Idle time that no event ends inside the window, or whose
     launch is not known, is *unattributed*.
     """
+    steps = steps_of(trace)
     start, end, window = _pieces(steps)
     busy = (covered(trace, own).difference(covered(trace, above)) for own, above in busy_rows(trace))
-    idle = idle_time(trace, steps, joined)
+    idle = idle_time(trace)
     columns = [
         *(_by_window(window, each.within(start, end), len(steps.windows)) for each in busy),
         *(_by_window(idle.window, ns, len(steps.windows)) for ns in idle.by_cause.values()),
@@ -100,8 +101,9 @@ class IdleTime:
 
 
 @once
-def idle_time(trace: Trace, steps: Steps, joined: Launches) -> IdleTime:
+def idle_time(trace: Trace) -> IdleTime:
     """When nothing runs on any device, by cause: see `device_accounts`."""
+    steps, joined = steps_of(trace), launches(trace)
     start, end, window = _idle(_pieces(steps), covered(trace, joined.device))
     call = _launching_call(trace, joined, end)
     ends = np.array([each.end for each in steps.windows], dtype=np.int64)
@@ -390,16 +392,13 @@ def profile_tables(trace: Trace) -> ProfileTables:
     `perfdl.setup` annotation is part of no step. A trace without any event yields zero steps.
     """
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     windows = steps.windows
     on_device = len(joined.device) > 0
     threads = operator_threads(trace, thread_of(windows[0])) if windows else []
     found = [thread_operators(trace, steps, thread) for thread in threads]
-    device_step = device_steps(trace, steps, joined)
-    if on_device:
-        accounts = device_accounts(trace, steps, joined)
-    else:
-        accounts = host_accounts(trace, steps, found[0].class_ns if found else ())
+    device_step = device_steps(trace)
+    accounts = device_accounts(trace) if on_device else host_accounts(trace, steps, found[0].class_ns if found else ())
     idle = Counter[str]()
     for account in accounts:
         idle.update({name: account[name] for name in (IDLE_CLASSES if on_device else HOST_IDLE_CLASSES)})
@@ -480,7 +479,7 @@ def _histogram(step: Rows, steps: int) -> tuple[int, ...]:
 
 
 def _carry_over(trace: Trace, steps: Steps, joined: Launches) -> int:
-    carried = carried_over(trace, joined)
+    carried = carried_over(trace)
     if steps.windows:
         carried = carried | joined.linked & (trace.start[joined.call] < steps.windows[0].host_start)
     return int(np.count_nonzero(carried))

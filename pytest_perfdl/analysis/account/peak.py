@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pytest_perfdl.analysis.events.intervals import Steps
-from pytest_perfdl.analysis.events.launches import call_tree, launches
 from pytest_perfdl.analysis.events.nesting import Mask, innermost
 from pytest_perfdl.analysis.events.operators import operator_at
 from pytest_perfdl.analysis.events.origins import module_paths, source_lines
@@ -434,9 +433,8 @@ def _allocations(
 ) -> tuple[list[Allocation], list[tuple[int, int, int]], list[tuple[str, ...]]]:
     """The allocations of a device, what was freed that was there before, and the lines of each place."""
     memory = trace.memory
-    tree = call_tree(trace)
-    modules, paths = module_paths(trace, tree)
-    lines, texts = source_lines(trace, tree)
+    modules, paths = module_paths(trace)
+    lines, texts = source_lines(trace)
     nodes = backward_rows(trace)
     moments = memory.time[own], memory.pid[own], memory.tid[own]
     backward, optimizer, fetching = (
@@ -513,7 +511,7 @@ def memory_figures(trace: Trace) -> MemoryFigures | None:
     `perfdl.setup` annotation holds is not counted, but what it leaves behind is part of the peak. The running sum of
     `Bytes` starts at 0 when a step begins, so memory from before the step that it frees makes room.
     """
-    steps = steps_of(trace, launches(trace))
+    steps = steps_of(trace)
     memory = trace.memory
     if len(memory) == 0 or not steps.windows:
         return None

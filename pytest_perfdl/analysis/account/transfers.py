@@ -9,10 +9,9 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.events.communication import covered
-from pytest_perfdl.analysis.events.device_record import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, launches
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread, thread_of
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
@@ -67,8 +66,8 @@ def copied_to_device(trace: Trace) -> tuple[int, ...]:
     taken if the device event has none. A copy whose launch is not known belongs to the step in whose window it runs.
     """
     joined = launches(trace)
-    steps = steps_of(trace, joined)
-    step = device_steps(trace, steps, joined)
+    steps = steps_of(trace)
+    step = device_steps(trace)
     own = (trace.category[joined.device] == Category.GPU_MEMCPY) & (_kinds(trace, joined.device) == "h2d") & (step >= 0)
     total = np.zeros(len(steps.windows), dtype=np.int64)
     np.add.at(total, step[own], _sizes(trace, joined.take(own)))
@@ -165,7 +164,7 @@ def input_pipeline(trace: Trace) -> InputFigures:
     A trace without ProfilerStep has one step over all its host work (see `step_windows`); one without events none.
     """
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     if not steps.windows:
         return InputFigures((), (), (), (), 0, 0)
     rows = on_thread(trace, input_rows(trace), thread_of(steps.windows[0]))

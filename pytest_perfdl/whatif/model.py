@@ -518,6 +518,18 @@ class Job:
         return tuple(rank.rank for rank in self.figures.ranks)
 
     @property
+    def steps(self) -> list[int]:
+        """Numbers of the steps that all ranks have."""
+        return sorted(set.intersection(*({step.number for step in part.steps} for part in self.parts)))
+
+    def step_of(self, column: int, index: I32) -> I32:
+        """Places in `steps` of steps of a rank, given by their indices in its own graph; -1 for none."""
+        common = {number: place for place, number in enumerate(self.steps)}
+        places = [common.get(step.number, -1) for step in self.parts[column].steps]
+        found: I32 = np.array([*places, -1], dtype=np.int32)[index]
+        return found
+
+    @property
     def owners(self) -> tuple[int, ...]:
         """The tracks of the ranks' steps' threads in the whole graph."""
         before = np.cumsum([0, *(len(part.tracks) for part in self.parts)]).tolist()

@@ -98,8 +98,7 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     costs = operator_costs(context.trace)
     if not costs.costs:
         raise NotRecorded("the trace has no shapes of operators: profile with record_shapes=True")
-    call = np.where(tasks_of_computing(graph), costs.of_tasks(graph), -1)
-    call[tasks_of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
+    call = costs.of_computing(graph, updates=False)
     some = np.flatnonzero(call >= 0)
     already = autocast(context.trace)
     lower = {
@@ -419,7 +418,7 @@ def fused_durations(context: Context, epilogues: bool) -> tuple[I64, Mask]:
 def _chains(context: Context, epilogues: bool) -> list[list[_Link]]:
     """Consecutive calls of one step and track in which each reads what the one before wrote, by size."""
     graph, costs = context.graph, operator_costs(context.trace)
-    call = np.where(tasks_of_computing(graph), costs.of_tasks(graph), -1)
+    call = costs.of_computing(graph)
     found: list[list[_Link]] = []
     changes = (call[1:] != call[:-1]) | (graph.tasks.track[1:] != graph.tasks.track[:-1])
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(call)]

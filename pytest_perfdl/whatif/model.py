@@ -27,14 +27,9 @@ _RUN = 512
 
 
 def taker(rows: Rows | npt.NDArray[np.bool_], count: int | None = None) -> Callable[..., Column]:
-    """What takes some rows of any column, into a new one.
+    """What takes some rows of any column, into a new one; rows are numbers of 0 or more, or one boolean each.
 
-    Parameters
-    ----------
-    rows
-        Numbers of 0 or more, or one boolean per row.
-    count
-        Of columns in two parts, which are given one by one, the length of the first; rows count on in the second.
+    With `count` columns are given in two parts of which this is the length of the first; rows count on in the second.
     """
     if rows.dtype == bool:
         # Where the mask changes, runs begin and end alternately.

@@ -39,17 +39,10 @@ class RankWork:
 
 
 def rank_work(job: Job, lines: Rows) -> RankWork:
-    """Divide the work of all ranks at some of the collectives, the same number in each step.
+    """Divide the work of all ranks at some lines of `job.meetings`, the same number in each step.
 
     A task belongs to the segment of the last collective that was asked for before it was submitted. On the steps'
     thread and on streams alike: a kernel that is launched before a collective comes before it.
-
-    Parameters
-    ----------
-    job
-        The ranks.
-    lines
-        Of `job.meetings`, those to divide at.
     """
     segments, steps = [], []
     for column, part in enumerate(job.parts):
@@ -139,16 +132,11 @@ class Variation:
 
 
 def variation(work: F64) -> Variation:
-    """The spread between ranks, of steps as different as they are.
+    """The spread between ranks, of steps as different as they are, from work by rank and step.
 
     The sum of squares around the means of the steps over (k - 1) S degrees of freedom, for k ranks and S steps; with a
     chi-squared interval. Where the means of ranks differ by more than their steps explain, only k - 1 degrees of
     freedom are left for the interval.
-
-    Parameters
-    ----------
-    work
-        By rank and step.
     """
     from scipy.stats import chi2, f
 

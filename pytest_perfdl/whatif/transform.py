@@ -215,12 +215,7 @@ Function = TypeVar("Function", bound=Transform)
 def transform(name: str, *, of_job: bool = False) -> Callable[[Function], Function]:
     """Register a transform under a name, for `predict` and `perfdl whatif --apply`.
 
-    Parameters
-    ----------
-    name
-        The name.
-    of_job
-        Whether it is given the graph of a whole job where there are several ranks, and returns a change of that.
+    With `of_job` it is given the graph of a whole job where there are several ranks, and returns a change of that.
 
     Raises
     ------

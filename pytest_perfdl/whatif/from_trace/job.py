@@ -38,14 +38,7 @@ def meetings(traces: Sequence[Trace], graphs: Sequence[TaskGraph], figures: Rank
     """What the communication tasks of several ranks have in common.
 
     They are the collectives and messages that `analysis.ranks` matched. What ended on a waiting rank before the last
-    had come is left out.
-
-    Parameters
-    ----------
-    traces, graphs
-        Of each rank, in the order of their numbers.
-    figures
-        `ranks(traces)`.
+    had come is left out. Traces and graphs are in the order of the ranks' numbers.
     """
     column_of = {rank.rank: column for column, rank in enumerate(figures.ranks)}
     known = [set(graph.tasks.row[graph.tasks.kind == TaskKind.COMMUNICATION].tolist()) - {-1} for graph in graphs]
@@ -103,14 +96,7 @@ def job_graph(traces: Sequence[Trace], graph_of: Callable[[Trace], TaskGraph] = 
     the duration of the shortest-running rank; it begins on no rank before the last has arrived; what passes beyond
     that on a rank, because ends differ or clocks do, is a lag of its own. A kernel that receives waits likewise for
     the start of the one that sends to it, and that for nothing. Where an edit makes a rank's kernel longer or shorter
-    its transfer becomes so in the same proportion.
-
-    Parameters
-    ----------
-    traces
-        One per rank, in any order.
-    graph_of
-        What makes a graph of one of them.
+    its transfer becomes so in the same proportion. Traces come in any order.
 
     Returns
     -------

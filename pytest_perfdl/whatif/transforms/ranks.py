@@ -103,16 +103,9 @@ def _fit_any_kind(found: Meetings, took: I64, kind: str, members: int) -> Cost |
 
 
 def retime(job: Job, transfer: F64, work: Sequence[I64] | None = None) -> Plan:
-    """Collectives whose transfers take so many nanoseconds; waiting follows from that.
+    """Collectives whose transfers take so many nanoseconds each; waiting follows from that.
 
-    Parameters
-    ----------
-    job
-        The ranks.
-    transfer
-        One value for each, nanoseconds.
-    work
-        Other durations of all tasks, by rank.
+    `work` has other durations of all tasks, by rank.
     """
     share = np.maximum(transfer, 0.0) / np.maximum(transfers(job.meetings), 1)
     plans = []

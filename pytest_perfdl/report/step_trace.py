@@ -165,7 +165,7 @@ def work(trace: Trace, opens: int, pid: int) -> Iterator[Event]:
 
     Of operators with a cost model, each over its own time; 0 where none runs.
     """
-    windows = steps_of(trace, launches(trace)).windows
+    windows = steps_of(trace).windows
     if not windows:
         return
     shift = opens - windows[0].host_start
@@ -188,13 +188,13 @@ def work(trace: Trace, opens: int, pid: int) -> Iterator[Event]:
 def drawn_gaps(trace: Trace) -> list[Gap]:
     """The idle time of the first step: of its devices, or without device events of its thread."""
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     if not steps.windows:
         return []
     origin = steps.windows[0].host_start
     if len(joined.device):
         pieces = steps.window_time(0).difference(covered(trace, joined.device))
-        found = idle_time(trace, steps, joined)
+        found = idle_time(trace)
         own = np.array(list(found.by_cause.values()))[:, found.window == 0]
         names = [IDLE_CLASSES[place] for place in own.argmax(axis=0).tolist()]
         rows = found.call[found.window == 0].tolist()
@@ -396,7 +396,7 @@ def _memory_events(trace: Trace, shift: int, pid: int, threads: Mapping[tuple[in
 
 def _modules(trace: Trace) -> dict[int, str]:
     """The module of each row that is in one; empty for rows of the backward pass whose module is not known."""
-    if not steps_of(trace, launches(trace)).windows:
+    if not steps_of(trace).windows:
         return {}
     marks = labels(trace)
     rows = np.flatnonzero((marks.module >= 0) | (marks.phase == PHASES.index("backward"))).tolist()

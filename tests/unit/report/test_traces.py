@@ -26,7 +26,7 @@ def cut(files, folder, step=STEP):
     folder.mkdir()
     paths = tuple(folder / f"{place}.trace.json.gz" for place, _ in enumerate(files))
     for file, path in zip(files, paths, strict=True):
-        path.write_bytes(exemplar(file, step, of_rank=True))
+        path.write_bytes(exemplar(read(file), step, of_rank=True))
     return paths
 
 

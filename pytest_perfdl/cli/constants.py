@@ -74,23 +74,23 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.file is None:
         if arguments.form:
             raise CommandError("--form needs a trace: add a trace file to the command")
-        return _limits(arguments)
+        return _measure_rates(arguments)
     from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.trace import read
-    from pytest_perfdl.whatif.measured_constants import measured
+    from pytest_perfdl.whatif.measured_constants import measure_constants
 
     out = arguments.out or Path("machine.json")
     try:
-        known = _known(out, again=arguments.again)
+        known = _load_known(out, again=arguments.again)
         trace = one_run(read(arguments.file))
         with on_device():
-            found = measured(trace, arguments.form, threads=arguments.threads, known=known, say=_progress)
+            found = measure_constants(trace, arguments.form, threads=arguments.threads, known=known, say=_progress)
     except (TraceError, ValueError) as error:
         raise CommandError(str(error)) from error
-    return _written(found, out)
+    return _write(found, out)
 
 
-def _limits(arguments: argparse.Namespace) -> int:
+def _measure_rates(arguments: argparse.Namespace) -> int:
     """Measure the limits alone, as a run that writes a first baseline does."""
     from pytest_perfdl.measure.calibration import has_device, prepare
     from pytest_perfdl.run.machine_limits import calibrated, location
@@ -101,7 +101,7 @@ def _limits(arguments: argparse.Namespace) -> int:
     stored = None if arguments.out else store(arguments)
     out = location(stored, key) if stored else arguments.out
     try:
-        known = _known(out, again=arguments.again)
+        known = _load_known(out, again=arguments.again)
         if known.peaks is not None:
             raise CommandError(f"{shown(out)} already contains peak rates: add --again to measure the peak rates again")
         with on_device():
@@ -110,13 +110,13 @@ def _limits(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise CommandError(str(error)) from error
     if stored is None:
-        return _written(found.or_else(known), out)
+        return _write(found.or_else(known), out)
     stored.write(out, found.or_else(known).dump())
     say(f"wrote {shown(out)}: {_summary(found)}")
     return 0
 
 
-def _known(path: Path, *, again: bool) -> Machine:
+def _load_known(path: Path, *, again: bool) -> Machine:
     """What a file holds, without its limits if they are measured again."""
     from pytest_perfdl.machine.constants import Machine
 
@@ -126,7 +126,7 @@ def _known(path: Path, *, again: bool) -> Machine:
     return known.without_limits() if again else known
 
 
-def _written(found: Machine, out: Path) -> int:
+def _write(found: Machine, out: Path) -> int:
     try:
         found.save(out)
     except OSError as error:

@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read, simulate and report; 2 when a file or a question cannot be understood."""
     if arguments.list:
-        say(_listed())
+        say(_list_transforms())
         return 0
     if not arguments.files:
         raise CommandError("no trace given: pass a trace file, or add --list to list the optimizations")
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     machine = _machine(arguments.machine)
     if arguments.trace is not None and not questions:
         raise CommandError("--trace needs a change to predict: --scale, --remove or --apply")
-    answers = _answered(arguments, questions, machine)
+    answers = _answer(arguments, questions, machine)
     if arguments.trace is not None:
         _write(arguments.trace, answers, aside=arguments.json)
     if arguments.json:
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machine: Machine) -> Answers:
+def _answer(arguments: argparse.Namespace, questions: Sequence[WhatIf], machine: Machine) -> Answers:
     from pytest_perfdl.model.errors import CycleError
     from pytest_perfdl.report import whatif
     from pytest_perfdl.report.whatif import Answers
@@ -246,9 +246,9 @@ def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
             raise CommandError(
                 f"--scale {text!r}: expected SELECT:FACTOR with a factor of 0 or more, such as name~gemm:0.5"
             )
-        found.append(WhatIf(f"scale {text}", Plan().scale(_selected(told, "--scale"), factor)))
+        found.append(WhatIf(f"scale {text}", Plan().scale(_parse_selection(told, "--scale"), factor)))
     for text in arguments.remove:
-        found.append(WhatIf(f"remove {text}", Plan().remove(_selected(text, "--remove"))))
+        found.append(WhatIf(f"remove {text}", Plan().remove(_parse_selection(text, "--remove"))))
     for text in arguments.apply:
         name, _, rest = text.partition(":")
         given = {}
@@ -264,7 +264,7 @@ def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
     return found
 
 
-def _selected(text: str, option: str) -> Selected:
+def _parse_selection(text: str, option: str) -> Selected:
     from pytest_perfdl.whatif.editing.select import Selected
 
     try:
@@ -303,7 +303,7 @@ def _machine(texts: Sequence[str]) -> Machine:
     return found
 
 
-def _listed() -> str:
+def _list_transforms() -> str:
     import inspect
 
     from pytest_perfdl.whatif.transforms import TRANSFORMS

@@ -85,12 +85,12 @@ def time_of(graph: TaskGraph, tasks: Mask) -> int:
     return int(graph.tasks.duration[tasks].sum())
 
 
-def computing(graph: TaskGraph) -> Mask:
+def tasks_of_computing(graph: TaskGraph) -> Mask:
     """Tasks whose time is the computing's: those of streams on a device, else those of host threads."""
     return graph.is_device if graph.on_device else ~graph.is_device
 
 
-def inside(graph: TaskGraph, rows: Rows) -> Mask:
+def tasks_inside(graph: TaskGraph, rows: Rows) -> Mask:
     """Tasks that run while host events do, on their threads, and what those launched: gaps between events, too."""
     trace, tasks = graph.trace, graph.tasks
     found = np.zeros(len(graph), dtype=bool)
@@ -122,7 +122,7 @@ def input_tasks(graph: TaskGraph) -> Mask:
     """Tasks of the host while it gets the next batch, what a DataLoader without workers runs included."""
     if graph.trace is None:
         return np.zeros(len(graph), dtype=bool)
-    return inside(graph, input_rows(graph.trace)) & ~graph.is_device
+    return tasks_inside(graph, input_rows(graph.trace)) & ~graph.is_device
 
 
 def optimizer_steps(trace: Trace) -> tuple[Rows, str]:

@@ -14,7 +14,7 @@ from pytest_perfdl.trace.model import Trace, once
 from pytest_perfdl.whatif.from_trace.edges import channel_edges, device_edges, host_edges
 from pytest_perfdl.whatif.from_trace.layout import TaskLayout, evidence_of, layout_of, tasks_of
 from pytest_perfdl.whatif.model import Constants, Edges, StepSpan, TaskGraph, Tasks, TrackKind
-from pytest_perfdl.whatif.simulation.simulate import settled
+from pytest_perfdl.whatif.simulation.simulate import settle
 from pytest_perfdl.whatif.simulation.structure import queue_edges, sorted_topologically
 
 
@@ -66,7 +66,7 @@ def _whole(trace: Trace) -> TaskGraph:
     tasks = replace(tasks, release=release, unexplained=lost + on_device.unexplained)
     edges = Edges.joined(*on_host, *on_device.parts, *channel_edges(layout, tasks), queued)
     edges, contradicted = _without_circles(tasks, edges)
-    tasks, edges = settled(tasks, edges)
+    tasks, edges = settle(tasks, edges)
     return TaskGraph(
         tasks=tasks,
         edges=edges,

@@ -95,7 +95,7 @@ def evidence_of(trace: Trace) -> TraceEvidence:
         channels=channels,
         collective_wait=_collective_waits(trace, threads, channels),
         queue_wait=_queue_waits(trace, order),
-        asking=_asking(trace, threads) if channels else _NONE,
+        asking=_asking_operators(trace, threads) if channels else _NONE,
     )
 
 
@@ -121,7 +121,7 @@ def _queue_waits(trace: Trace, order: DeviceOrder) -> tuple[Rows, Rows, I64]:
     return call, before, released
 
 
-def _asking(trace: Trace, threads: tuple[HostThread, ...]) -> Rows:
+def _asking_operators(trace: Trace, threads: tuple[HostThread, ...]) -> Rows:
     rows = on_thread(trace, collective_annotation_rows(trace), threads[0].thread) if threads else _NONE
     rows = rows[trace.category[rows] == Category.CPU_OP]
     found: Rows = rows[nest(trace.start[rows], trace.end[rows]).parent < 0]

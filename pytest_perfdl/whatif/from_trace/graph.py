@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.selection import with_largest_group
 from pytest_perfdl.model.errors import TraceError
@@ -44,7 +43,7 @@ def task_graph(trace: Trace) -> TaskGraph:
         are there, but in no step; so are those of other kinds of steps than the first of `Steps.groups`.
     """
     trace = with_largest_group(trace)
-    steps = steps_of(trace, launches(trace))
+    steps = steps_of(trace)
     if steps.left_out and not steps.windows:
         raise TraceError(f"{trace.source} has no step to simulate: {steps.findings[-1].message}")
     return _whole(trace)

@@ -21,7 +21,7 @@ from pytest_perfdl.report.layout import Column, Table
 from pytest_perfdl.report.story import Story, cause_line, frame_place, largest, story
 from pytest_perfdl.results.run import Result, Run, first_suggestion
 from pytest_perfdl.results.trace_files import kept, pattern
-from pytest_perfdl.results.verdict import VERDICTS, Cause, MetricVerdict, SourceDiff, Verdict
+from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerdict, SourceDiff, Verdict
 
 CAUSES_SHOWN = 5
 """Rows of the profiled step below its causes."""

@@ -193,7 +193,7 @@ def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict
         verdict, reason = (_of_mean if is_utilization(metric.name) else _verdict)(series, bound, shown=metric.new)
         return replace(
             metric,
-            limit=bound.phrase(series.better),
+            limit=bound.related(series.better),
             verdict=verdict,
             reason=reason,
             times_over=_times_over(series, bound, metric.new) if verdict == "regressed" else None,
@@ -238,7 +238,7 @@ def past(series: Series, budget: Budget) -> int:
 
 
 def _verdict(series: Series, budget: Budget, *, shown: float | None) -> tuple[Verdict, str]:
-    held = f"budget {budget.phrase(series.better)}"
+    held = f"budget {budget.related(series.better)}"
     number = past(series, budget)
     size = "" if shown is None else f"{reasons.value(shown, series.unit)}, "
     if number == len(series.values):
@@ -250,7 +250,7 @@ def _verdict(series: Series, budget: Budget, *, shown: float | None) -> tuple[Ve
 
 def _of_mean(series: Series, budget: Budget, *, shown: float | None) -> tuple[Verdict, str]:
     """Student's bound on the mean of the processes, one-sided with 97.5 % confidence."""
-    held = f"budget {budget.phrase(series.better)}"
+    held = f"budget {budget.related(series.better)}"
     size = "" if shown is None else f"{reasons.value(shown, series.unit)}, "
     count, mean = len(series.values), fmean(series.values)
     if not _exceeds(mean, series, budget):

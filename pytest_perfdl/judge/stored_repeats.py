@@ -170,7 +170,7 @@ def of_environment(base: Record, rounds: Sequence[Round], limits: Limits) -> tup
             before.better,
             log_ratios.mean(before),
             log_ratios.mean(now),
-            limit=limit.text,
+            limit=limit,
         )
         found.append(_waived(shown, before, now, limit, 0, limits))
     return tuple(found)
@@ -247,7 +247,7 @@ def _confirmed(
     before, limit = _before(metric.name, base, fresh), limits.for_metric(metric.name)
     metric = replace(metric, new=log_ratios.mean(series))
     if base is not None and before is not None and limit is not None and metric.verdict is None:
-        found = _waived(replace(metric, limit=limit.text), before, series, limit, remaining, limits)
+        found = _waived(replace(metric, limit=limit), before, series, limit, remaining, limits)
         metric = with_modes(_with_machine(found, base, fresh), base, fresh)
     return budget.hold(metric, series, limits)
 

@@ -4,8 +4,7 @@
     +-- InputError                  invalid files, options and arguments; also a ValueError
     |   +-- TraceError (NotATrace), ScalingError, SelectionError, SourceError
     |   +-- BaselineError, RecordError (OtherSchemaError, ConflictedRecordError), RunFileError
-    |   +-- LogError, OutcomeError
-    |   +-- HistoryError, WaiverError, ConstantsError, MissingConstant (MissingMachineConstant)
+    |   +-- LogError, HistoryError, WaiverError, ConstantsError, MissingConstant (MissingMachineConstant)
     |   +-- NotApplicable, CycleError
     +-- CommandError (ApiError), ReportError, ChromeTraceError, RunFailed
     +-- CheckoutError (GitError), SideError (SideSkipped)
@@ -91,10 +90,6 @@ class HistoryError(InputError):
 
 class WaiverError(InputError):
     """The waiver file cannot be used; the message is one line that names the file and the entry."""
-
-
-class OutcomeError(InputError):
-    """Data is not from a run of a suite; the message is one line."""
 
 
 class ConstantsError(InputError):

@@ -80,7 +80,7 @@ def cells(run: Run, result: Result, metric: MetricVerdict | None) -> dict[str, s
             "change": metric.effect,
             "change_ci95_low": low,
             "change_ci95_high": high,
-            "limit": metric.limit,
+            "limit": None if metric.limit is None else str(metric.limit),
             "verdict": metric.verdict,
             "evidence": metric.evidence,
             "rounds": metric.rounds,
@@ -164,5 +164,9 @@ def properties(result: Result, run: Run) -> list[tuple[str, object]]:
 
 def _parts(metric: MetricVerdict) -> list[tuple[str, object]]:
     waiver = None if metric.waiver is None else visible(phrase(metric.waiver))
-    words = (("verdict", metric.verdict), ("limit", metric.limit), ("waiver", waiver))
+    words = (
+        ("verdict", metric.verdict),
+        ("limit", None if metric.limit is None else str(metric.limit)),
+        ("waiver", waiver),
+    )
     return [*((name, word) for name, word in words if word is not None), *numbers(metric).items()]

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pytest_perfdl.model.limits import is_budget
+from pytest_perfdl.model.limits import Budget, Requirement
 from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import GROWTH, general
-from pytest_perfdl.model.record import Better, Finding, Kind
+from pytest_perfdl.model.record import TEST_ERROR, Better, Finding, Kind
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.curve import RankComparison
 
@@ -42,9 +42,6 @@ Evidence = Literal["unpaired", "paired"]
 
 SAME_CODE = "same code"
 """Reason of a test that was not measured, since it would run what its baseline was recorded on (--perf-skip-same)."""
-
-TEST_ERROR = "test-error"
-"""Code of the finding on a test that failed itself, so that there is nothing to judge: its verdict is `invalid`."""
 
 Bound = Literal["launch", "kernel", "host", ""]
 """What the time of a region goes to: waiting for its launches, its kernels, Python on a CPU-only step; or unknown."""
@@ -149,8 +146,9 @@ class MetricVerdict:
     """Ends of the change's 95 % interval, as ratios; `None` for counts."""
     excluded: float | None = None
     """A change for the worse above this fraction is excluded (97.5 % confidence); paired rounds only."""
-    limit: str | None = None
-    """The limit ("10%") or budget ("<= 45ms") that the metric is compared with; `None` where it has neither."""
+    limit: Requirement | None = None
+    """The limit ("10%"), budget ("<= 45ms") or expectation ("at least 10% faster") that the metric is compared with;
+    `None` where it has none."""
     verdict: Verdict | None = None
     """Verdict of the metric; `None` where it is not judged."""
     reason: str = ""
@@ -184,7 +182,7 @@ class MetricVerdict:
     @property
     def is_held_to_budget(self) -> bool:
         """Whether its limit is an absolute bound ("<= 45ms") rather than a change from the baseline."""
-        return self.limit is not None and is_budget(self.limit)
+        return isinstance(self.limit, Budget)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.metrics import GROWTH, METRICS, better
 from pytest_perfdl.model.record import (
     RECOMPILED,
-    STALLED,
     Better,
     Call,
     Finding,
@@ -159,7 +158,7 @@ def _of_call(passes: Sequence[Timed], where: str) -> Iterator[Finding]:
     if (stall := max(map(_stall, passes))) > STALL:
         yield Finding(
             "note",
-            STALLED,
+            "stalled",
             f"{where}a step took {stall:.0f} times as long as the median step: block_time and the upper percentiles "
             "include it, step_time does not",
         )
@@ -248,8 +247,6 @@ def _times(number: int) -> str:
 
 CONTENDED = 0.05
 """Share of the timed steps for which other processes may use the CPU before that time is taken off."""
-CONTENDED_CODES = frozenset({"contended", "waiting", "stolen-time"})
-"""Codes of the findings that say that other processes used the CPU, or may have."""
 SYSTEM_SHARE = 0.3
 """Share of CPU time in the OS kernel that is reported above this value."""
 PASSES_FACTOR = 5.0

@@ -114,19 +114,19 @@ class Confirmation:
 
         `shown` is what the first process showed, which ran both.
         """
-        kind, amount, name = expectation.kind, expectation.amount, expectation.comparison
+        name, expected = expectation.comparison, expectation.expected
         metric = metric_name(name, "step_time")
         base, head = (RoundSide(side, variant=f"{side}:{name}") for side in ("base", "head"))
-        asked = demand(metric, kind, amount)
+        asked = demand(metric, expected)
         gate = self._gate((asked,), resolution=asked.limit.relative)
         outcome, *_ = self._measure(
             gate,
             base,
             head,
-            as_judged=lambda rounds: sides(rounds, kind),
+            as_judged=lambda rounds: sides(rounds, expected),
             shown=(shown, shown) if shown is not None else None,
         )
-        return verdict_on(outcome.verdicts[metric], kind, amount, (expectation.base, expectation.head))
+        return verdict_on(outcome.verdicts[metric], expected, (expectation.base, expectation.head))
 
     def _gate(
         self, times: tuple[Held, ...], *, resolution: float | None, shown: tuple[Shown, Shown] | None = None

@@ -24,7 +24,7 @@ from pytest_perfdl.judge.stored_repeats import sensitivity
 from pytest_perfdl.measure.loops import LEAST_STEP_NS
 from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.failures import PerfError
-from pytest_perfdl.model.record import SHORT_STEP, Finding, Record, metric_name
+from pytest_perfdl.model.record import SHORT_STEP, UNTIED, Finding, Record, metric_name
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
@@ -37,7 +37,6 @@ from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import RunContext, joined
 from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.memory_accounts import with_accounts
-from pytest_perfdl.run.revisions import UNTIED
 from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.run.vanished_work import with_vanished_work
 from pytest_perfdl.workers.channel import PhaseReport

@@ -472,7 +472,7 @@ def of_growth(
         new=base_ns * (1 + effect.value),
         effect=effect.value,
         ci95=(effect.low, effect.high),
-        limit=None if limit is None else limit.text,
+        limit=limit,
         verdict=None if limit is None else verdict,
         reason=_reason(found, family, verdict),
         times_over=effect.value / share if verdict == "regressed" and share > 0 else None,

@@ -24,7 +24,7 @@ from pytest_perfdl.judge.stopping_rule import ALPHA
 from pytest_perfdl.machine.visible_devices import wanted_locks
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, ReportError
 from pytest_perfdl.model.failures import PerfError, PerfRegression
-from pytest_perfdl.model.record import Finding, Key
+from pytest_perfdl.model.record import TEST_ERROR, Finding, Key
 from pytest_perfdl.model.visible import clean, harmless, visible
 from pytest_perfdl.report import Written, github, markdown, remove_earlier, write_all
 from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
@@ -33,7 +33,7 @@ from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.results import run_file
 from pytest_perfdl.results.run import Result, Run
-from pytest_perfdl.results.verdict import TEST_ERROR, Judgement, Verdict, parse_fail_on
+from pytest_perfdl.results.verdict import Judgement, Verdict, parse_fail_on
 from pytest_perfdl.run import selection
 from pytest_perfdl.run.collection import PerfTest, adopt, unmeasured_limits
 from pytest_perfdl.run.context import RunContext, name_rules

@@ -11,7 +11,7 @@ from pytest_perfdl.measure.commands import CallInfo, FirstAndLater, Profiled, fi
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.metrics import general
-from pytest_perfdl.model.record import VANISHED, Call, Finding, metric_name
+from pytest_perfdl.model.record import Call, Finding, metric_name
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
@@ -94,7 +94,7 @@ def _changed(judgement: Judgement, names: Container[str], why: str) -> Judgement
         replace(with_remark(metric, why), verdict="changed") if metric.name in names else metric
         for metric in judgement.metrics
     )
-    integrity = (*judgement.integrity, Finding("note", VANISHED, why))
+    integrity = (*judgement.integrity, Finding("note", "vanished", why))
     reason = f"{why}; {judgement.reason}"
     return replace(judgement, verdict="changed", reason=reason, metrics=metrics, integrity=integrity)
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from pytest_perfdl.model.errors import LogError
+from pytest_perfdl.results.verdict import SourceDiff
 from pytest_perfdl.runs.bisect.measurements import Measurement, Request
 from pytest_perfdl.runs.log import Log
 from pytest_perfdl.runs.qualify import log as campaign
@@ -16,7 +17,7 @@ ROUND = Measurement(
     base_counts={"ops": 16.0},
     rounds={"step_time": ((100.0, 105.0), (101.0, 106.5))},
     blame=({"kind": "operator", "name": "aten::relu"},),
-    source_diffs=({"file": "model.py", "function": "step"},),
+    source_diffs=(SourceDiff("model.py", "step", "-one\n+two"),),
     causes=("more calls of relu",),
     seconds=12.5,
     key="machine",

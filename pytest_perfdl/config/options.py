@@ -447,8 +447,8 @@ INI_KEYS = frozenset(name for name, *_ in ini_keys())
 
 
 def option_value(config: pytest.Config, flag: str) -> Any:
-    """The value on the command line; `None` if the option is not given."""
-    return config.getoption(_dest(flag))
+    """The value on the command line; `None` if the option is not given, or there is none."""
+    return config.getoption(_dest(flag), None)
 
 
 def _dest(flag: str) -> str:

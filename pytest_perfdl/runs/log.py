@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from pytest_perfdl.model.errors import LogError, OtherSchemaError, RecordError
-from pytest_perfdl.model.record_json import check_schema, converted
+from pytest_perfdl.model.record_json import Versioned, check_schema, converted
 
 SCHEMA = 1
 """Version of the entries, the only one that is read. Raised when readers would misread the new form."""
@@ -102,16 +102,12 @@ class Log(Generic[_T]):
 
     def _entry(self, plain: Any) -> _T:
         try:
-            check_schema(converted(plain, _Versioned).schema, SCHEMA)
+            check_schema(converted(plain, Versioned).schema, SCHEMA)
             return converted(plain, self.entry)
         except OtherSchemaError:
             raise
         except RecordError as error:
             raise RecordError(f"was not written by {self.command}: it {error}") from None
-
-
-class _Versioned(msgspec.Struct):
-    schema: int
 
 
 def _complete(data: bytes) -> int:

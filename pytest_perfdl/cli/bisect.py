@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
         measure = child.Child(suite, tests, reports)
         search = CommitSearch(
             history,
-            measure,
+            measure.measure,
             Options(arguments.metric, arguments.limit, arguments.budget),
             None if arguments.no_prior else lambda blamed: prior_of(history, blamed, laid_over),
             lambda number: undone(history, number),
@@ -192,7 +192,9 @@ def _between_environments(arguments: argparse.Namespace) -> int:
     with folders.for_a_while("bisect") as scratch:
         reports = scratch / "reports"
         measure = MixtureChild(both, test, options, reports)
-        search = EnvironmentSearch(both, measure, Options(arguments.metric, arguments.limit), lines.ended, lines.begins)
+        search = EnvironmentSearch(
+            both, measure.measure, Options(arguments.metric, arguments.limit), lines.ended, lines.begins
+        )
         try:
             answer = search.run()
         except KeyboardInterrupt:

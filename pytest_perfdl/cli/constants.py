@@ -75,18 +75,14 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.form:
             raise CommandError("--form needs a trace: add a trace file to the command")
         return _limits(arguments)
-    from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.trace import read
     from pytest_perfdl.whatif.measured_constants import measured
 
     out = arguments.out or Path("machine.json")
-    try:
-        known = _known(out, again=arguments.again)
-        trace = one_run(read(arguments.file))
-        with on_device():
-            found = measured(trace, arguments.form, threads=arguments.threads, known=known, say=_progress)
-    except (TraceError, ValueError) as error:
-        raise CommandError(str(error)) from error
+    known = _known(out, again=arguments.again)
+    trace = one_run(read(arguments.file))
+    with on_device():
+        found = measured(trace, arguments.form, threads=arguments.threads, known=known, say=_progress)
     return _written(found, out)
 
 
@@ -100,15 +96,12 @@ def _limits(arguments: argparse.Namespace) -> int:
     key = prepare(arguments.threads, "cuda" if arguments.device else "cpu")
     stored = None if arguments.out else store(arguments)
     out = location(stored, key) if stored else arguments.out
-    try:
-        known = _known(out, again=arguments.again)
-        if known.peaks is not None:
-            raise CommandError(f"{shown(out)} already contains peak rates: add --again to measure the peak rates again")
-        with on_device():
-            say("benchmarking this machine (about 20 s)", error=True)
-            found = calibrated(arguments.threads, arguments.device)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    known = _known(out, again=arguments.again)
+    if known.peaks is not None:
+        raise CommandError(f"{shown(out)} already contains peak rates: add --again to measure the peak rates again")
+    with on_device():
+        say("benchmarking this machine (about 20 s)", error=True)
+        found = calibrated(arguments.threads, arguments.device)
     if stored is None:
         return _written(found.or_else(known), out)
     stored.write(out, found.or_else(known).dump())

@@ -27,7 +27,7 @@ from pytest_perfdl.cli.traces import Folder, recordings_in, with_step_name
 from pytest_perfdl.diff import Origin, Side, of_breakdown, of_call, of_damage, of_traces
 from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files as bounded
-from pytest_perfdl.model.errors import NotATrace, RecordError, RunFileError, SourceError, TraceError
+from pytest_perfdl.model.errors import NotATrace, RecordError, SourceError, TraceError
 from pytest_perfdl.model.record import Record, metric_name
 from pytest_perfdl.model.record_json import from_json
 from pytest_perfdl.results import run_file
@@ -151,11 +151,7 @@ def own_sides(source: str) -> list[OwnSides]:
         raise SourceError(
             f"{source} is not a run.json file{what}: pass the run.json file of a report, or two inputs to compare"
         )
-    try:
-        run = read_run(path)
-    except RunFileError as error:
-        raise SourceError(str(error)) from error
-    return [each for result in run.results for each in _own_sides(result)]
+    return [each for result in read_run(path).results for each in _own_sides(result)]
 
 
 def _own_sides(result: Result) -> Iterator[OwnSides]:
@@ -244,8 +240,6 @@ def _of_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, LoadedSi
                     yield from _of_record(result.new, label)
             return
         yield from _of_record(from_json(data), label)
-    except RunFileError as error:
-        raise SourceError(str(error)) from error
     except RecordError as error:
         raise SourceError(f"{path} {error}") from error
 

@@ -67,10 +67,7 @@ def _measured_peaks(path: Path) -> Peaks:
     """The limits of a machine that a project keeps."""
     from pytest_perfdl.machine.constants import Machine
 
-    try:
-        peaks = Machine.load(path).peaks
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    peaks = Machine.load(path).peaks
     if peaks is None:
         raise CommandError(f"{path} contains no peak rates: run `perfdl constants` to measure peak rates")
     return peaks

@@ -148,13 +148,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _fit(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report import scaling
-    from pytest_perfdl.report import scaling as data
     from pytest_perfdl.report.files import write_files
     from pytest_perfdl.scaling import choose
 
     points, parts = _measured(arguments)
     choice = choose(points)
-    text = data.dump(data.fitted_json(choice, parts))
+    text = scaling.dump(scaling.fitted_json(choice, parts))
     if arguments.save is not None:
         write_files({arguments.save: text.encode()})
     if arguments.json:
@@ -172,7 +171,6 @@ def _fit(arguments: argparse.Namespace) -> int:
 
 def _predict(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report import scaling
-    from pytest_perfdl.report import scaling as data
     from pytest_perfdl.scaling import PROCESSORS, predict
     from pytest_perfdl.scaling.planning import epoch, next_measurement, speed_up
 
@@ -192,7 +190,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     steps = _steps(arguments, points, at)
     cost = None if steps is None else epoch(found, steps, arguments.price)
     if arguments.json:
-        say_json(data.dump(data.predicted_json(fit, at, found, curves, following, cost)))
+        say_json(scaling.dump(scaling.predicted_json(fit, at, found, curves, following, cost)))
     else:
         say(scaling.predicted(fit, at, found, curves, following, cost, width()))
     return 0

@@ -15,14 +15,14 @@ import msgspec
 import orjson
 
 from pytest_perfdl.machine.peaks import Peaks
-from pytest_perfdl.model.errors import MissingMachineConstant
+from pytest_perfdl.model.errors import ConstantsError, MissingMachineConstant
 from pytest_perfdl.model.untrusted_files import read_bytes
 from pytest_perfdl.system.files import write_files
 
 FILE = "machine.json"
+"""Name of the file in the directory of a machine ID."""
 LIMIT = 2**20
 """Bytes that the file may have."""
-"""Name of the file in the directory of a machine ID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Machine:
 
         Raises
         ------
-        ValueError
+        ConstantsError
             If it is not a machine.json file; the message is one line.
         """
         try:
@@ -131,9 +131,9 @@ class Machine:
                 raise ValueError(f"unknown field {unknown[0]!r}")
             return msgspec.convert(data, cls)
         except OSError as error:
-            raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+            raise ConstantsError(f"{path} cannot be read: {error.strerror}") from error
         except (msgspec.ValidationError, ValueError) as error:
-            raise ValueError(f"{path} is not a machine.json file: {error}") from error
+            raise ConstantsError(f"{path} is not a machine.json file: {error}") from error
 
     def dump(self) -> bytes:
         """The known values as JSON: names sorted, rates with four digits."""

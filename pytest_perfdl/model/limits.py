@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from pytest_perfdl.model import metrics
+from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import parse_quantity
 
@@ -300,7 +301,7 @@ def parse_limit(metric: str, text: Spec) -> Limit:
 
     Raises
     ------
-    ValueError
+    InputError
         One line that names the metric and says what was expected.
     """
     written = str(text).strip()
@@ -308,26 +309,26 @@ def parse_limit(metric: str, text: Spec) -> Limit:
         return Limit("off")
     match = None if isinstance(text, bool) else _LIMIT.fullmatch(written)
     if match is None:
-        raise ValueError(f"limit of {metric}: {written!r} is not a valid limit: {_EXAMPLES}")
+        raise InputError(f"limit of {metric}: {written!r} is not a valid limit: {_EXAMPLES}")
     sign, *rest = match.groups()
     parts = [(number, unit) for number, unit in (rest[:2], rest[2:]) if number is not None]
     shares = [float(number) / 100 for number, unit in parts if unit == "%"]
     amounts = [f"{number}{unit}" for number, unit in parts if unit != "%"]
     if len(shares) > 1 or len(amounts) > 1:
-        raise ValueError(f"limit of {metric}: {written!r} has two percentages or two absolute parts: {_EXAMPLES}")
+        raise InputError(f"limit of {metric}: {written!r} has two percentages or two absolute parts: {_EXAMPLES}")
     limit = Limit(written, shares[0] if shares else None, amounts[0] if amounts else None, cast("Sign", sign))
     if not all(map(math.isfinite, shares)):
-        raise ValueError(f"limit of {metric}: {written!r} is not finite")
+        raise InputError(f"limit of {metric}: {written!r} is not finite")
     if general(metric) == PER_KERNEL and (limit.absolute is not None or limit.sign == "-"):
-        raise ValueError(f"limit of {metric}: {written!r} is not a percentage: write it as 5% or off")
+        raise InputError(f"limit of {metric}: {written!r} is not a percentage: write it as 5% or off")
     if not metrics.is_judged(metric):
-        raise ValueError(f"limit of {metric}: {_NOT_JUDGED}")
+        raise InputError(f"limit of {metric}: {_NOT_JUDGED}")
     unit = metrics.unit(metric)
     if unit is not None:
         try:
             limit.check(unit, metrics.better(metric))
         except ValueError as error:
-            raise ValueError(f"limit of {metric}: {error}") from None
+            raise InputError(f"limit of {metric}: {error}") from None
     return limit
 
 

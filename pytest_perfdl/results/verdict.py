@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.limits import Budget, Requirement
 from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import GROWTH, general
@@ -104,7 +105,7 @@ def parse_fail_on(text: str) -> frozenset[FailOn]:
 
     Raises
     ------
-    ValueError
+    InputError
         A word is not a verdict; the message names it in one line.
     """
     words = [word.strip().lower() for word in text.split(",")]
@@ -114,7 +115,7 @@ def parse_fail_on(text: str) -> frozenset[FailOn]:
     choices[EVERY_ROUND] = EVERY_ROUND
     for word in words:
         if word not in choices:
-            raise ValueError(f"{word!r} is not a verdict that can fail a test: expected {', '.join(choices)}, or all")
+            raise InputError(f"{word!r} is not a verdict that can fail a test: expected {', '.join(choices)}, or all")
     return frozenset(choices[word] for word in words)
 
 
@@ -391,6 +392,10 @@ class Judgement:
     """How the rounds were run: forked or new processes, pinned or not, with reasons; and how many steps were timed."""
     environment: tuple[MetricVerdict, ...] = ()
     """If the environment differs: the baseline's recorded times compared with those of the same code now."""
+
+    def with_findings(self, *found: Finding) -> Judgement:
+        """The judgement with further findings."""
+        return replace(self, integrity=(*self.integrity, *found))
 
     @property
     def is_test_error(self) -> bool:

@@ -17,7 +17,6 @@ from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, SideError, SideSkipped
-from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import DOUBTED_SIDES, RECOMPILED, Finding, Record
 from pytest_perfdl.model.units import some
 from pytest_perfdl.results.verdict import Judgement, SourceDiff
@@ -97,7 +96,7 @@ def against_side(context: RunContext, measurement: Measurement, confirmation: Co
 
     Raises
     ------
-    PerfError
+    CheckoutError, SideError
         The other side cannot be measured.
     """
     test, whose = measurement.test, context.settings.against_tests
@@ -137,8 +136,6 @@ def against_side(context: RunContext, measurement: Measurement, confirmation: Co
     except SideSkipped as error:
         integrity = measurement.record().integrity
         return ComparisonResult(Judgement(test.item.nodeid, "incomparable", str(error), integrity=integrity))
-    except (CheckoutError, SideError) as error:
-        raise PerfError(str(error)) from None
 
 
 def _compared(
@@ -166,7 +163,7 @@ def _compared(
             found = pair.judged(found, new, base.record)
         else:
             found = confirm(found, base.record, new, limits)
-    found = _noted(found, _doubts(context, measurement, base, checkout), DOUBTED_SIDES)
+    found = found.with_findings(*_doubts(context, measurement, base, checkout))
     return ComparisonResult(found, base.record, base.traces, checkout, commit, base.record, base.rank_traces)
 
 
@@ -202,7 +199,7 @@ def against_baseline(
             context.progress.clear()
             why, _, more = str(error).partition("\n")
             if error.invalid:
-                raise PerfError(str(error)) from None
+                raise
             if more:
                 measurement.test.item.add_report_section("call", "baseline commit", more)
     judgement = _unpaired(measurement, baseline, why, tried=bool(code.commit))
@@ -293,18 +290,19 @@ def _in_pairs(
         base, found = now, standing(new, now, (), limits, stored=False)
     judgement = _Pair(context, measurement, confirmation, checkout, commit, side).judged(found, new, base)
     said = code.note or context.revisions.not_as_recorded(stored, side.origins, checkout)
-    odd = [said] if said else []
+    odd = [Finding("note", "pair", said)] if said else []
     if stored.key.slug != new.key.slug and base is now:
-        odd.append(
+        said = (
             f"there is no baseline for machine ID {new.key.slug}, so the test is compared with the commit of the "
             f"baseline for machine ID {stored.key.slug}"
         )
-    judgement = _noted(_noted(judgement, odd), _doubts(context, measurement, side, checkout), DOUBTED_SIDES)
+        odd.append(Finding("note", "pair", said))
+    judgement = judgement.with_findings(*odd, *_doubts(context, measurement, side, checkout))
     return ComparisonResult(judgement, base, checkout=checkout, commit=commit, now=now, rank_traces=side.rank_traces)
 
 
-def _doubts(context: RunContext, measurement: Measurement, side: BaseSide, checkout: Checkout) -> list[str]:
-    """Lines about sides that may not have run what they should: each in its own code."""
+def _doubts(context: RunContext, measurement: Measurement, side: BaseSide, checkout: Checkout) -> list[Finding]:
+    """Notes on sides that may not have run what they should: each in its own code."""
     revisions, head = context.revisions, measurement.remote.origins
     lines = (
         revisions.only_tests(side.origins, checkout),
@@ -312,12 +310,7 @@ def _doubts(context: RunContext, measurement: Measurement, side: BaseSide, check
         revisions.maybe_one_sided(head, side.origins, checkout),
         revisions.shared(head, side.origins, checkout),
     )
-    return list(filter(None, lines))
-
-
-def _noted(judgement: Judgement, texts: Sequence[str], code: str = "pair") -> Judgement:
-    notes = tuple(Finding("note", code, text) for text in texts)
-    return replace(judgement, integrity=(*judgement.integrity, *notes))
+    return [Finding("note", DOUBTED_SIDES, text) for text in lines if text]
 
 
 def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: bool) -> Judgement:
@@ -335,10 +328,8 @@ def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: 
     judgement = replace(judgement, rounds=unseen([call for repeat in measurement.repeats for call in repeat.calls]))
     if not why or (base is None and not tried):
         return judgement
-    note = Finding(
-        "note", "unpaired", f"{'compared without paired rounds' if base is not None else 'no paired rounds'}: {why}"
-    )
-    return replace(judgement, integrity=(*judgement.integrity, note))
+    what = "no paired rounds" if base is None else "compared without paired rounds"
+    return judgement.with_findings(Finding("note", "unpaired", f"{what}: {why}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,5 +381,5 @@ class _Pair:
             return self.confirmation.located(judgement, self.checkout)
         except SideError as error:
             self.context.progress.clear()
-            note = unmeasured("no-places", "the source lines of the causes", str(error).partition("\n")[0])
-            return replace(judgement, integrity=(*judgement.integrity, note))
+            why = str(error).partition("\n")[0]
+            return judgement.with_findings(unmeasured("no-places", "the source lines of the causes", why))

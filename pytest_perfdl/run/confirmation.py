@@ -17,7 +17,7 @@ from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
 from pytest_perfdl.model.record import Finding, Record, metric_name, row_name
-from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.units import duration, plural
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run import assemble
 from pytest_perfdl.run.collection import PerfTest
@@ -90,7 +90,7 @@ class Confirmation:
     def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
         sides = (RoundSide("base", checkout), RoundSide("head", against=checkout))
-        self.context.progress.start_stacks(self.test.item.nodeid)
+        self.context.progress.start("locating the change", self.test.item.nodeid)
         ranks = {each.call: explaining(each) for each in judgement.ranks}
         base, head = (parts_of(self.context, self.test, side, ranks) for side in sides)
         self.context.progress.clear()
@@ -99,7 +99,7 @@ class Confirmation:
 
     def below(self, functions: Sequence[Touched], checkout: Checkout) -> frozenset[str]:
         """Full names of the kernels and operators that run in these functions: one stack pass of the working tree."""
-        self.context.progress.start_stacks(self.test.item.nodeid)
+        self.context.progress.start("locating the change", self.test.item.nodeid)
         by_call = parts_of(self.context, self.test, RoundSide("head", against=checkout))
         self.context.progress.clear()
         return frozenset(
@@ -157,7 +157,8 @@ class Confirmation:
         outcome = GateOutcome(open=True)
         started = clocks.monotonic()
         while True:
-            progress.start_round(len(rounds) + 1, self.test.item.nodeid, clocks.monotonic() - started, budget)
+            spent_of = f"{duration(clocks.monotonic() - started)} of {duration(budget)}"
+            progress.start(f"paired round {len(rounds) + 1}, {spent_of}", self.test.item.nodeid)
             rounds.append(measuring.measure(len(rounds) + 1))
             spent = Spent(clocks.monotonic() - started, budget)
             if outcome.open:

@@ -51,7 +51,7 @@ class MachineLimits:
             path = self.path(key)
             try:
                 self._known[key.slug] = Machine.load(path) if path.exists() else None
-            except ValueError as error:
+            except ConstantsError as error:
                 raise ConstantsError(
                     f"{error}: restore the file from git, or delete the file and run pytest --perf-update"
                 ) from None
@@ -129,7 +129,7 @@ def reached(store: Store, threads: int = 1) -> list[MachineFinding]:
     try:
         kept = Machine.load(path)
         now = calibrated(threads, on_device=False, seconds=_CHECK_SECONDS)
-    except ValueError as error:
+    except ConstantsError as error:
         return [MachineFinding("note", "limits", f"the peak rates could not be compared with {FILE}", str(error))]
     if not (missed := _below(kept, now)):
         return [MachineFinding("ok", "limits", f"the machine reaches the peak rates in {FILE} (recorded {kept.date})")]
@@ -188,10 +188,7 @@ def calibrated(
                 f"the benchmark of this machine failed with exit code {done.code}"
             ]
             raise ConstantsError(said[-1])
-        try:
-            return Machine.load(file)
-        except ValueError as error:
-            raise ConstantsError(str(error)) from None
+        return Machine.load(file)
 
 
 def unfit(root: Path = Path("/")) -> str:

@@ -18,11 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.fixture.requests import Expectation, WhatIfExpectation
+from pytest_perfdl.fixture.requests import WhatIfExpectation
 from pytest_perfdl.judge.budget import doubted, fails_utilization
 from pytest_perfdl.judge.stored_repeats import sensitivity
 from pytest_perfdl.measure.loops import LEAST_STEP_NS
-from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import SHORT_STEP, UNTIED, Finding, Record, metric_name
 from pytest_perfdl.model.units import format_quantity, plural
@@ -178,7 +177,7 @@ def _limits_held(
         count = plural(measurement.redrawn, "process", "processes")
         said = f"{count} measured again, because other programs used the CPU"
         notes.append(Finding("note", "redrawn", said))
-    judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
+    judgement = judgement.with_findings(*notes)
     return _result(context, measurement, new, replace(found, judgement=judgement), updated=updated)
 
 
@@ -303,15 +302,8 @@ def _in_this_environment(found: ComparisonResult) -> Record | None:
 
 def _without_picture(judgement: Judgement, others: Sequence[str]) -> Judgement:
     """Note traces that do not belong to the baseline."""
-    notes = [
-        Finding(
-            "note",
-            "other-trace",
-            f"{file} is ignored, because the trace in this file does not belong to the recorded baseline",
-        )
-        for file in others
-    ]
-    return replace(judgement, integrity=(*judgement.integrity, *notes)) if notes else judgement
+    why = "is ignored, because the trace in this file does not belong to the recorded baseline"
+    return judgement.with_findings(*(Finding("note", "other-trace", f"{file} {why}") for file in others))
 
 
 def _with_expectations(
@@ -320,21 +312,12 @@ def _with_expectations(
     """Verdicts on the test's assertions (`compare`, `assert_whatif`), joined with those on its steps."""
     test = measurement.test
     result = own or unjudged(test.item, Judgement(test.item.nodeid, "unchanged", ""), fails=False)
-    found = [_alternatives_judged(each, measurement, confirmation) for each in measurement.alternatives]
+    found = [confirmation.of_alternatives(each, measurement.remote.shown) for each in measurement.alternatives]
     found += [_possible_gain_judged(each, result) for each in measurement.possible_gains]
     if not found:
         return result
     broken = [Finding("invalid", "rounds", metric.reason) for metric in found if metric.verdict == "invalid"]
     return replace(joined(result, found, broken, fail_on=context.fail_on), seconds=measurement.seconds)
-
-
-def _alternatives_judged(
-    expectation: Expectation, measurement: Measurement, confirmation: Confirmation
-) -> MetricVerdict:
-    try:
-        return confirmation.of_alternatives(expectation, measurement.remote.shown)
-    except SideError as error:
-        raise PerfError(str(error)) from None
 
 
 def _possible_gain_judged(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:

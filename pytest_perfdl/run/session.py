@@ -47,7 +47,7 @@ from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.run.selection import shard_of_each
 from pytest_perfdl.stats.evidence import least_rounds
 from pytest_perfdl.system import clocks
-from pytest_perfdl.system.device_lock import DeviceLock
+from pytest_perfdl.system.device_lock import DeviceLock, waiting_for
 from pytest_perfdl.system.git import web_address
 from pytest_perfdl.system.import_path import own_imports
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
@@ -227,7 +227,7 @@ class PerfSession:
             return
         if self._lock is None:
             self._lock = DeviceLock(folder, wanted_locks(os.environ))
-        self._lock.acquire(lambda holder: progress.start_waiting(holder, test.item.nodeid))
+        self._lock.acquire(lambda holder: progress.start(waiting_for(holder), test.item.nodeid))
         progress.clear()
 
     def _runtest(self, test: PerfTest) -> None:

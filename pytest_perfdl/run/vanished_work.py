@@ -42,14 +42,14 @@ def with_vanished_work(
     faster = {metric.name for metric in judgement.metrics if _is_faster(metric)}
     if judgement.verdict not in _PASSES or not faster or test.plan.ranks:
         return judgement
-    context.progress.start_first_step(test.item.nodeid)
+    context.progress.start("comparing the first step", test.item.nodeid)
     try:
         found = _measured(context, test, None, against=checkout)
         unfinished = any(each.pending for each in found)
         before = {each.call: each.pending for each in _measured(context, test, checkout)} if unfinished else {}
     except SideError as error:
         note = unmeasured("no-first-step", "what the first step does", str(error).partition("\n")[0])
-        return replace(judgement, integrity=(*judgement.integrity, note))
+        return judgement.with_findings(note)
     finally:
         context.progress.clear()
     calls = {call.name: call for call in base}

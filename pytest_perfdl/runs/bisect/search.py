@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from pytest_perfdl.model.errors import RunFailed
 from pytest_perfdl.model.metrics import METRICS, CountedMetric, better, general, is_utilization
@@ -30,12 +29,9 @@ _REST = 0.25
 """Share of the whole effect that has to remain for several culprits to be reported."""
 
 
-class Measure(Protocol):
-    """Measures what a search asks for: `child.Child`, `child.MixtureChild`, or a simulation of one."""
-
-    def measure(self, request: Request, metric: str, limit: float) -> Measurement:
-        """Measure; `limit` is the slowdown that rounds have to tell from none."""
-        ...
+Measure = Callable[[Request, str, float], Measurement]
+"""Measures what a search asks for, a metric and the slowdown that rounds have to tell from none: `child.Child.measure`,
+`child.MixtureChild.measure`, or a simulation of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,7 @@ class Measurements:
             made = self._earlier[request].pop(0)
         else:
             self._tell(progress)
-            made = self._measure.measure(request, metric, limit)
+            made = self._measure(request, metric, limit)
             if self._one_machine and made.key and self._key and made.key != self._key:
                 raise RunFailed(f"the log has measurements of another machine ({self._key}): use another --log")
             self._key = self._key or made.key

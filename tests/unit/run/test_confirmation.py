@@ -48,7 +48,7 @@ def rounds_to_fail(monkeypatch, *, collected, step=1.0, row=1.0):
     """Rounds until a test fails whose run measures one test, of all that were collected."""
     measuring = Measuring(step, row)
     monkeypatch.setattr(confirmation, "Rounds", lambda *_, **__: measuring)
-    idle = SimpleNamespace(start_round=lambda *_: None, clear=lambda: None)
+    idle = SimpleNamespace(start=lambda *_: None, clear=lambda: None)
     options = SimpleNamespace(resolution_for=lambda _: None)
     test = SimpleNamespace(item=SimpleNamespace(nodeid="t.py::test"), limits=LIMITS, options=options)
     context = SimpleNamespace(

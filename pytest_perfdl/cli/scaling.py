@@ -7,11 +7,10 @@ predicts with it.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,8 +141,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fit or predict, and report; 2 when the points or the model cannot be used."""
-    with _refusing():
-        return _fit(arguments) if arguments.action == "fit" else _predict(arguments)
+    return _fit(arguments) if arguments.action == "fit" else _predict(arguments)
 
 
 def _fit(arguments: argparse.Namespace) -> int:
@@ -294,13 +292,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    from pytest_perfdl.model.errors import ScalingError
-
-    try:
-        yield
-    except ScalingError as error:
-        raise CommandError(" ".join(str(error).split())) from error

@@ -23,6 +23,7 @@ from pytest_perfdl.run import assemble
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.definitions import Touched
+from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.paired_rounds import Rounds, RoundSide, parts_of
 from pytest_perfdl.system import clocks
 from pytest_perfdl.workers.channel import Shown
@@ -43,6 +44,12 @@ class Confirmation:
     test: PerfTest
     questions: int
     """How many share the level: the test's own steps, and each of its expectations."""
+
+    @classmethod
+    def of(cls, measurement: Measurement) -> Confirmation:
+        """That of a measured test."""
+        questions = bool(measurement.repeats) + len(measurement.alternatives)
+        return cls(measurement.context, measurement.test, questions)
 
     def of_code(
         self,

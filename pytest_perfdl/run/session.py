@@ -236,7 +236,7 @@ class PerfSession:
             assert self._context is not None
             measurement = test.item.stash[MEASUREMENT]
             with self._noting_end(measurement):
-                result = clean(run_test(self._context, self._curves, measurement))
+                result = clean(run_test(self._curves, measurement))
                 self.results[test.item.nodeid] = result
             test.item.user_properties += properties(result, self._run((result,)))
             text = failure_text(result, self._run((result,))) if result.fails else ""

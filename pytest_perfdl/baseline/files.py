@@ -8,7 +8,7 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -24,8 +24,6 @@ from pytest_perfdl.system.folders import delete_file
 from pytest_perfdl.system.git import commit_of, modified, names, top_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from pytest_perfdl.model.record import Record
 
 

@@ -7,18 +7,11 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from pytest_perfdl.baseline.code import contents, installed, present
-from pytest_perfdl.model.record import SHORT_HASH, Record
+from pytest_perfdl.model.record import SHORT_HASH, MeasurementPlan, Record, Scalar
 from pytest_perfdl.model.units import some
 from pytest_perfdl.system.git import LOG_SECONDS, git, modified, read, top_of, tree_of_commit, trouble
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytest_perfdl.model.record import MeasurementPlan, Record, Scalar
-
 
 # Finds the baseline commit: the one with the code that the baseline was recorded with.
 #

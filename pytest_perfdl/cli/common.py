@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from pytest_perfdl.baseline.files import outline
+from pytest_perfdl.baseline.files import Store, outline
 from pytest_perfdl.baseline.text import LIMIT, parse
 from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files
@@ -21,7 +21,6 @@ from pytest_perfdl.model.visible import harmless, visible, without_secrets
 from pytest_perfdl.system.remote import is_url, local, plain
 
 if TYPE_CHECKING:
-    from pytest_perfdl.baseline.files import Store
     from pytest_perfdl.trace import Trace
 
 

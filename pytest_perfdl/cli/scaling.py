@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.cli.common import Parser, say, say_json, width
-from pytest_perfdl.model.errors import CommandError
+from pytest_perfdl.model.errors import CommandError, ScalingError
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
@@ -231,7 +231,6 @@ def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
 
 
 def _saved(path: Path) -> Choice:
-    from pytest_perfdl.model.errors import ScalingError
     from pytest_perfdl.model.untrusted_files import read_bytes
     from pytest_perfdl.scaling import from_data
 

@@ -23,7 +23,7 @@ from pytest_perfdl.cli.common import recordings_of, rewrite, say
 from pytest_perfdl.model.errors import CommandError, NotATrace, PerfdlError, SelectionError, TraceError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.trace import Trace
+from pytest_perfdl.trace import Trace, read
 from pytest_perfdl.trace.reader import nothing_in, refusal_of
 from pytest_perfdl.trace.recordings import several
 
@@ -237,8 +237,6 @@ def read_ranks(
     TraceError, CommandError
         The file cannot be used.
     """
-    from pytest_perfdl.trace import read
-
     return [_read_rank(each, selection, peaks) for each in recordings_in(read(file), step_name=step_name)]
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import print_json, say, width
-from pytest_perfdl.cli.traces import add_step_name
-from pytest_perfdl.model.errors import CommandError, SelectionError
+from pytest_perfdl.cli.traces import add_step_name, recordings_in, trace_files
+from pytest_perfdl.model.errors import CommandError, CycleError, SelectionError
 from pytest_perfdl.model.selection import HELP, parse
-from pytest_perfdl.report import layout
+from pytest_perfdl.report import layout, whatif
 
 if TYPE_CHECKING:
     from pytest_perfdl.machine.constants import Machine
@@ -100,7 +100,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace is not None:
         _write(arguments.trace, answers, aside=arguments.json)
     if arguments.json:
-        from pytest_perfdl.report import whatif
         from pytest_perfdl.report.whatif import to_json
 
         job = answers.graph.job
@@ -113,8 +112,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machine: Machine) -> Answers:
-    from pytest_perfdl.model.errors import CycleError
-    from pytest_perfdl.report import whatif
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.whatif.advice import advise, notes
     from pytest_perfdl.whatif.predict import Base, predict, together
@@ -152,7 +149,6 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
 
 def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, str, Arithmetic | None, Sequence[Note]]:
     """The graph of a trace, or of all ranks, what it is called, what its step computes, and what is wrong with it."""
-    from pytest_perfdl.cli.traces import recordings_in, trace_files
     from pytest_perfdl.report.whatif import listing
     from pytest_perfdl.trace import read
     from pytest_perfdl.whatif.from_trace.graph import task_graph

@@ -82,11 +82,8 @@ def _agrees(profiled_ns: float, record: Record, call: str) -> bool:
 
 def _suggestions(path: Path, causes: Sequence[Cause], record: Record, call: str) -> list[Suggestion]:
     # Imported here: runs in which nothing got slower have no use for it.
-    from pytest_perfdl.trace import read
-    from pytest_perfdl.trace.exemplar import is_complete
     from pytest_perfdl.whatif import Context, task_graph
     from pytest_perfdl.whatif.advice import advise
-    from pytest_perfdl.whatif.machine import machine_of_key
 
     trace = read(path)
     if not is_complete(trace):
@@ -390,10 +387,7 @@ def _checkpointing(account: MemoryAccount) -> Iterator[MemoryAdvice]:
 def _simulated(path: Path, parts: Mapping[str, Scalar], account: MemoryAccount) -> Iterator[MemoryAdvice]:
     """What the simulator predicts of activations in 16 bits, where it is known how fast the machine is with them."""
     # Imported here: runs in which no peak got higher have no use for it.
-    from pytest_perfdl.trace import read
-    from pytest_perfdl.trace.exemplar import is_complete
     from pytest_perfdl.whatif import Context, predict, task_graph
-    from pytest_perfdl.whatif.machine import machine_of_key
 
     try:
         trace = read(path)

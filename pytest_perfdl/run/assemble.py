@@ -15,7 +15,7 @@ from pytest_perfdl.judge.ranks import traffic
 from pytest_perfdl.machine.reference_load import drift
 from pytest_perfdl.machine.utilization import NO_LIMITS, Utilization, host_overhead, mfu, mix_of, utilization
 from pytest_perfdl.measure import compiling
-from pytest_perfdl.measure.commands import CallResult, Compiled, Profiled, SideResult
+from pytest_perfdl.measure.commands import CallResult, Compiled, Profiled, SideResult, Timed
 from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.metrics import GROWTH, METRICS, better
 from pytest_perfdl.model.record import (
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pytest_perfdl.machine.constants import Machine
     from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.machine.state import Surroundings
-    from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult, Timed
 
 
 # Utilization of one process: work of the profiled operators, relative to the time of the timed steps.

@@ -27,7 +27,7 @@ from pytest_perfdl.model.record import SHORT_STEP, UNTIED, Finding, Record, metr
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
-from pytest_perfdl.run.advice import with_memory_advice, with_suggestions
+from pytest_perfdl.run.advice import judged, with_memory_advice, with_suggestions
 from pytest_perfdl.run.assemble import exemplars, rank_exemplars
 from pytest_perfdl.run.baseline_update import rewrites, update
 from pytest_perfdl.run.collection import PerfTest
@@ -316,7 +316,6 @@ def _with_expectations(measurement: Measurement, own: Result | None) -> Result:
 
 def _possible_gain_judged(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
     # Imported here: few tests need it, and the simulator takes a while to load.
-    from pytest_perfdl.run.advice import judged
 
     try:
         return judged(expectation, result)

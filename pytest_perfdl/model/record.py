@@ -200,7 +200,7 @@ class Occasion:
     commit: str | None
     """Commit checked out during the measurement (full hash); `None` without git."""
     tree: str | None
-    """Hash of the working tree without baselines, in baselines from before `code` was stored; else `None`."""
+    """Hash of the working tree, in baselines from before `code` was stored; not used."""
     reference_ns: tuple[int, ...] = ()
     """Time of the reference load per process, as a measure of machine speed; empty if it was not timed."""
     seconds: float | None = None

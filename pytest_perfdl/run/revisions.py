@@ -424,7 +424,6 @@ class Revisions:
                 others,
                 lambda record: self._store.path(record.test, record.key.slug),
                 self._config.rootpath,
-                self._left_out,
                 prefer=self._prefer,
             )
         except GitError as error:

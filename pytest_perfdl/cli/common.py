@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from pytest_perfdl.baseline.files import Store, outline
 from pytest_perfdl.baseline.text import LIMIT, parse
-from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
+from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import CommandError, RecordError
 from pytest_perfdl.model.record import Record, checked_note

@@ -18,7 +18,7 @@ from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.units import format_quantity, plural
 
 if TYPE_CHECKING:
-    from pytest_perfdl.machine.constants import Machine
+    from pytest_perfdl.machine.rates import Machine
 
 _FORMS = ("bfloat16", "float16", "channels_last")
 
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.file is None:
         if arguments.form:
             raise CommandError("--form needs a trace: add a trace file to the command")
-        return _limits(arguments)
+        return _peak_rates(arguments)
     from pytest_perfdl.trace import read
     from pytest_perfdl.whatif.measured_constants import measured
 
@@ -86,10 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
     return _written(found, out)
 
 
-def _limits(arguments: argparse.Namespace) -> int:
-    """Measure the limits alone, as a run that writes a first baseline does."""
+def _peak_rates(arguments: argparse.Namespace) -> int:
+    """Measure the peak rates alone, as a run that writes a first baseline does."""
     from pytest_perfdl.measure.calibration import has_device, prepare
-    from pytest_perfdl.run.machine_limits import calibrated, location
+    from pytest_perfdl.run.machine_rates import calibrated, location
 
     if arguments.device and not has_device():
         raise CommandError("torch finds no GPU: remove --device to benchmark the CPU")
@@ -110,13 +110,13 @@ def _limits(arguments: argparse.Namespace) -> int:
 
 
 def _known(path: Path, *, again: bool) -> Machine:
-    """What a file holds, without its limits if they are measured again."""
-    from pytest_perfdl.machine.constants import Machine
+    """What a file holds, without its peak rates if they are measured again."""
+    from pytest_perfdl.machine.rates import Machine
 
     if not path.exists():
         return Machine()
     known = Machine.load(path)
-    return known.without_limits() if again else known
+    return known.without_peaks() if again else known
 
 
 def _written(found: Machine, out: Path) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff import Diff
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.diff.side import MachineUse
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.results.verdict import FailOn
     from pytest_perfdl.trace import Trace
 

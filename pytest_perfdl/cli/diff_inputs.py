@@ -25,7 +25,7 @@ from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.cli.common import recordings_of
 from pytest_perfdl.cli.traces import Folder, recordings_in, with_step_name
 from pytest_perfdl.diff import Origin, Side, of_breakdown, of_call, of_damage, of_traces
-from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
+from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files as bounded
 from pytest_perfdl.model.errors import NotATrace, RecordError, SourceError, TraceError
 from pytest_perfdl.model.record import Record, metric_name

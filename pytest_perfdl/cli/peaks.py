@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.model.errors import CommandError
 
 if TYPE_CHECKING:
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Peaks
 
 
 def add_peaks(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def parse_peaks(texts: Sequence[str]) -> Peaks | None:
     CommandError
         When they cannot be read, or say nothing of the memory.
     """
-    from pytest_perfdl.machine.peaks import ELEMENT_TYPES, Peaks
+    from pytest_perfdl.machine.rates import ELEMENT_TYPES, Peaks
     from pytest_perfdl.model.units import parse_quantity
 
     if not texts:
@@ -64,8 +64,8 @@ def parse_peaks(texts: Sequence[str]) -> Peaks | None:
 
 
 def _measured_peaks(path: Path) -> Peaks:
-    """The limits of a machine that a project keeps."""
-    from pytest_perfdl.machine.constants import Machine
+    """The peak rates of a machine that a project keeps."""
+    from pytest_perfdl.machine.rates import Machine
 
     peaks = Machine.load(path).peaks
     if peaks is None:

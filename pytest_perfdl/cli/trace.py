@@ -32,7 +32,7 @@ from pytest_perfdl.model.visible import visible
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.overview.summary import TraceSummary
     from pytest_perfdl.analysis.ranks import RankActivity, RankFigures
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.trace import Trace
 
@@ -257,7 +257,7 @@ def _read(file: str) -> Trace:
 
 def _advised(trace: Trace, peaks: Peaks | None) -> Answers | None:
     """What would make the step faster; `None` for a trace without operators, calls, kernels or a step to simulate."""
-    from pytest_perfdl.machine.constants import Machine
+    from pytest_perfdl.machine.rates import Machine
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.whatif.advice import advise
     from pytest_perfdl.whatif.from_trace.graph import task_graph

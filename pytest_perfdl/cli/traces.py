@@ -30,7 +30,7 @@ from pytest_perfdl.trace.recordings import several
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.overview.summary import TraceSummary
     from pytest_perfdl.analysis.ranks import RankActivity
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.model.selection import Selection
 
 

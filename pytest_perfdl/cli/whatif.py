@@ -21,7 +21,7 @@ from pytest_perfdl.model.selection import HELP, parse
 from pytest_perfdl.report import layout, whatif
 
 if TYPE_CHECKING:
-    from pytest_perfdl.machine.constants import Machine
+    from pytest_perfdl.machine.rates import Machine
     from pytest_perfdl.report.whatif import Answers, Arithmetic
     from pytest_perfdl.trace import Trace
     from pytest_perfdl.whatif.advice import Note
@@ -201,7 +201,7 @@ def _doubts(traces: Sequence[Trace]) -> list[Note]:
 def _arithmetic(trace: Trace, machine: Machine) -> Arithmetic | None:
     from pytest_perfdl.analysis.account.accounts import profile_tables
     from pytest_perfdl.analysis.overview.summary import trace_utilization
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.report.whatif import Arithmetic
 
     given = Peaks(machine.flops_per_s, machine.memory_bytes_per_s or math.inf) if machine.flops_per_s else None
@@ -276,8 +276,7 @@ def _selected(text: str, option: str) -> Selected:
 
 
 def _machine(texts: Sequence[str]) -> Machine:
-    from pytest_perfdl.machine.constants import Machine
-    from pytest_perfdl.machine.peaks import ELEMENT_TYPES
+    from pytest_perfdl.machine.rates import ELEMENT_TYPES, Machine
     from pytest_perfdl.model.units import parse_quantity
     from pytest_perfdl.whatif.transform import quantity
 

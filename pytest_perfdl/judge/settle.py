@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.judge.round_data import Round
     from pytest_perfdl.judge.work import StepWork
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.model.limits import Limits
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.results.verdict import (

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import msgspec
 
 from pytest_perfdl.config.invocation import Invocation
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.model import record_json, untrusted_files
 from pytest_perfdl.model.errors import RecordError, RunFileError
 from pytest_perfdl.model.json import derived, filled, plain

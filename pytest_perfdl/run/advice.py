@@ -13,7 +13,7 @@ import numpy as np
 
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.fixture.requests import WhatIfExpectation
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import InputError, MissingConstant, NotApplicable
 from pytest_perfdl.model.limits import Budget, parse_limit
 from pytest_perfdl.model.memory import MemoryAccount, MemoryAdvice, MemoryChange, MemoryRow

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge.ranks import traffic
 from pytest_perfdl.machine.reference_load import drift
-from pytest_perfdl.machine.utilization import NO_LIMITS, Utilization, host_overhead, mfu, mix_of, utilization
+from pytest_perfdl.machine.utilization import NO_RATES, Utilization, host_overhead, mfu, mix_of, utilization
 from pytest_perfdl.measure import compiling
 from pytest_perfdl.measure.commands import CallResult, Compiled, Profiled, SideResult, Timed
 from pytest_perfdl.measure.timed_pass import lower_quartile
@@ -39,8 +39,7 @@ from pytest_perfdl.stats.quantiles import quantile
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.parts import StepParts
-    from pytest_perfdl.machine.constants import Machine
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Machine, Peaks
     from pytest_perfdl.machine.state import Surroundings
 
 
@@ -95,12 +94,12 @@ def _mfu(model_flops: float, step_ns: float, peaks: Peaks | None, mix: Mapping[s
     share = mfu(model_flops, step_ns, peaks, mix)
     if share is not None:
         return share
-    return NO_LIMITS if peaks is None else "the peak rate of the most used element type is unknown"
+    return NO_RATES if peaks is None else "the peak rate of the most used element type is unknown"
 
 
 def _host_overhead(profiled: Profiled, machine: Machine | None, step_ns: float) -> float | str:
     if machine is None or machine.event_ns is None:
-        return NO_LIMITS
+        return NO_RATES
     steps = len(profiled.step_ns)
     gap = sum(row.ns for row in profiled.rows if row.kind == "idle") / steps
     events, profiled_ns = sum(profiled.op_counts) / len(profiled.op_counts), sum(profiled.step_ns) / steps
@@ -314,7 +313,7 @@ def absent_figures(first: Repeat, machine: Machine | None) -> list[Finding]:
         found = step_utilization(result, machine, times.get("step_time", times["block_time"]))
         for name, reason in found.absent.items():
             by_reason.setdefault(reason, []).append(metric_name(result.info.name, name))
-    hints = {NO_LIMITS: f"{NO_LIMITS}: run perfdl constants to measure peak rates"}
+    hints = {NO_RATES: f"{NO_RATES}: run perfdl constants to measure peak rates"}
     return [
         Finding("note", "absent", f"{', '.join(names)} cannot be computed: {hints.get(reason, reason)}")
         for reason, names in by_reason.items()

@@ -37,7 +37,7 @@ from pytest_perfdl.results.verdict import Judgement, Verdict, parse_fail_on
 from pytest_perfdl.run import selection
 from pytest_perfdl.run.collection import PerfTest, adopt, unmeasured_limits
 from pytest_perfdl.run.context import RunContext, name_rules
-from pytest_perfdl.run.machine_limits import MachineLimits
+from pytest_perfdl.run.machine_rates import MachineRates
 from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.perf_test import NotPassed, run_test, set_up, tear_down, unjudged
 from pytest_perfdl.run.processes import Processes
@@ -160,7 +160,7 @@ class PerfSession:
             store=self._store,
             revisions=revisions,
             processes=Processes(config, settings, revisions),
-            machines=MachineLimits(self._store),
+            machines=MachineRates(self._store),
             progress=Progress(
                 config.pluginmanager.get_plugin("terminalreporter"),
                 lambda: suspended_capture(config),

@@ -21,7 +21,7 @@ import msgspec
 
 from pytest_perfdl.baseline.files import RECORD_SUFFIX, outline
 from pytest_perfdl.baseline.text import LIMIT
-from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
+from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import HistoryError, RecordError
 from pytest_perfdl.model.metrics import CountedMetric, general, is_judged, of

@@ -18,7 +18,7 @@ from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import CallTree, call_tree, launches, launching_operator
 from pytest_perfdl.analysis.events.operators import operator_time
 from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import Bound, OperatorWork
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace, once
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts import PHASES, labels
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import I32, I64, Category, Rows
 from pytest_perfdl.whatif.collectives import Cost, completing, fitted, transfers

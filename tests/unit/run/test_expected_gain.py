@@ -6,7 +6,7 @@ import pytest
 from making import record, timed
 
 from pytest_perfdl.fixture.requests import WhatIfExpectation
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.record import Call, Key, MeasurementPlan
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import Judgement

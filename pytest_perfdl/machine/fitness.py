@@ -24,7 +24,6 @@ from pytest_perfdl.machine.findings import (
     Level,
     MachineFinding,
     Runner,
-    counted,
     noise_finding,
     run,
 )
@@ -32,7 +31,7 @@ from pytest_perfdl.machine.known_problems import CUPTI, installed_versions, know
 from pytest_perfdl.machine.proc import fields, read
 from pytest_perfdl.machine.reference_load import machine_noise
 from pytest_perfdl.machine.state import active_tracer
-from pytest_perfdl.model.units import format_percent, format_quantity
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.git import git, trouble
 
@@ -188,7 +187,7 @@ def _sharing(row: Mapping[str, str], topic: str, users: Sequence[str]) -> list[M
     working = busy is not None and busy >= _BUSY_PERCENT
     if not users and not working:
         return []
-    named = f"used by {counted(len(users), 'process', 'es')}: {', '.join(users)}" if users else "in use"
+    named = f"used by {plural(len(users), 'process', 'processes')}: {', '.join(users)}" if users else "in use"
     return [
         MachineFinding(
             "bad" if working else "warn",
@@ -263,7 +262,7 @@ def others(before: Sample, after: Sample, allowed: frozenset[int], own_group: in
     groups = _busy_groups(before, after)
     busy = sum(after.busy[processor] - before.busy[processor] for processor in shared)
     taken = max(0.0, (busy - sum(ticks for ticks, _ in groups.pop(own_group, []))) / per_processor)
-    found = f"other processes use {taken:.2f} of {counted(len(shared), 'CPU')}"
+    found = f"other processes use {taken:.2f} of {plural(len(shared), 'CPU')}"
     if taken < NOTICED:
         return [MachineFinding("ok", "load now", found)]
     busiest = sorted(((sum(ticks for ticks, _ in of), max(of)[1]) for of in groups.values()), reverse=True)[:3]
@@ -303,7 +302,7 @@ def average(root: Path, processors: int) -> Sequence[MachineFinding]:
     if len(values) < 3:
         return []
     last, five, fifteen = map(float, values)
-    found = f"{last:.2f} in 1 min, {five:.2f} in 5, {fifteen:.2f} in 15, on {counted(processors, 'CPU')}"
+    found = f"{last:.2f} in 1 min, {five:.2f} in 5, {fifteen:.2f} in 15, on {plural(processors, 'CPU')}"
     level: Level = "ok"
     why = ""
     if last > processors:
@@ -342,14 +341,14 @@ def throttling(before: Sample, after: Sample) -> Sequence[MachineFinding]:
         return []
     now = after.throttled - before.throttled
     if now > 0:
-        found = f"CPUs were throttled {counted(now, 'time')} during this check"
+        found = f"CPUs were throttled {plural(now, 'time')} during this check"
         return [
             MachineFinding(
                 "bad", "throttling", found, "the clock changes during steps", "let the machine cool; check the fan"
             )
         ]
     if after.throttled:
-        found = f"CPUs were throttled {counted(after.throttled, 'time')} since boot, but not during this check"
+        found = f"CPUs were throttled {plural(after.throttled, 'time')} since boot, but not during this check"
         return [MachineFinding("note", "throttling", found, "throttling may happen again under sustained load")]
     return [MachineFinding("ok", "throttling", "CPUs were never throttled since boot")]
 
@@ -576,7 +575,7 @@ def history(project: Path) -> Sequence[MachineFinding]:
     commits = git(project, "rev-list", "--count", "HEAD")
     if commits is None:
         return [MachineFinding("warn", "git", "repository without commits", why, "git commit")]
-    return [MachineFinding("ok", "git", f"full history, {counted(int(commits), 'commit')}")]
+    return [MachineFinding("ok", "git", f"full history, {plural(int(commits), 'commit')}")]
 
 
 __all__ = ["LEVELS", "Level", "MachineFinding", "Place", "examine", "noise_finding"]

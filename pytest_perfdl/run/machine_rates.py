@@ -88,7 +88,7 @@ class MachineRates:
         return self._refused.get(key.slug, "")
 
     def missed(self, key: Key, key_extra: Sequence[str] = ()) -> str:
-        """What of the peak rates the machine does not reach now, in one line; empty where it does. Measured once a run."""
+        """What of the peak rates the machine does not reach now, in one line; empty where it does; once a run."""
         if key.slug not in self._missed:
             kept = self.of(key)
             try:

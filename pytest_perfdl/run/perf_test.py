@@ -25,6 +25,7 @@ from pytest_perfdl.measure.loops import LEAST_STEP_NS
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import SHORT_STEP, UNTIED, Finding, Record, metric_name
 from pytest_perfdl.model.units import format_quantity, plural
+from pytest_perfdl.model.visible import clean
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.run.advice import judged, with_memory_advice, with_suggestions
@@ -120,8 +121,8 @@ def _same_code(measurement: Measurement) -> Result:
     context = measurement.context
     measurement.remote.end(gently=True)
     context.progress.clear()
-    judgement = Judgement(measurement.test.item.nodeid, "unchanged", SAME_CODE)
-    return unjudged(measurement.test.item, judgement, fails="unchanged" in context.fail_on, seconds=measurement.seconds)
+    item, fails = measurement.test.item, "unchanged" in context.fail_on
+    return unjudged(item, "unchanged", SAME_CODE, fails=fails, seconds=measurement.seconds)
 
 
 def _check_passed(phase: PhaseReport) -> None:
@@ -304,7 +305,7 @@ def _without_picture(judgement: Judgement, others: Sequence[str]) -> Judgement:
 def _with_expectations(measurement: Measurement, own: Result | None) -> Result:
     """Verdicts on the test's assertions (`compare`, `assert_whatif`), joined with those on its steps."""
     test = measurement.test
-    result = own or unjudged(test.item, Judgement(test.item.nodeid, "unchanged", ""), fails=False)
+    result = own or unjudged(test.item, "unchanged", "", fails=False)
     confirmation = Confirmation.of(measurement)
     found = [confirmation.of_alternatives(each, measurement.remote.shown) for each in measurement.alternatives]
     found += [_possible_gain_judged(each, result) for each in measurement.possible_gains]
@@ -323,7 +324,11 @@ def _possible_gain_judged(expectation: WhatIfExpectation, result: Result) -> Met
         raise PerfError(f"perf.assert_whatif: {error}") from None
 
 
-def unjudged(item: pytest.Item, judgement: Judgement, *, fails: bool, seconds: float = 0.0) -> Result:
-    """The result of a test that was not compared."""
+def unjudged(
+    item: pytest.Item, verdict: Verdict, reason: str, *, fails: bool, code: str = "failed", seconds: float = 0.0
+) -> Result:
+    """The result of a test that was not compared; one that is `invalid` has a finding with this code."""
+    findings = (Finding("invalid", code, reason),) if verdict == "invalid" else ()
+    judgement = clean(Judgement(item.nodeid, verdict, reason, integrity=findings))
     file, line, _ = item.location
     return Result(id=item.nodeid, file=file, line=(line or 0) + 1, judgement=judgement, fails=fails, seconds=seconds)

@@ -271,7 +271,6 @@ class CommitSearch:
     def _answer(self, posterior: Posterior, metric: str, whole: Effect) -> CommitAnswer:
         """The commit or the range that the posterior names, without the comparison of the commit with its parent."""
         best = posterior.best
-        notes = (*self.history.notes, *self._reverts)
         if posterior.is_sure:
             candidates, probability = [self.history.commits[k] for k in best.commits], best.probability
         else:
@@ -287,18 +286,9 @@ class CommitSearch:
             reason = f"it is one of these {len(candidates)} commits: the time budget has ended (--budget)"
         else:
             reason = f"it is one of these {len(candidates)} commits: more rounds do not separate them"
-        return CommitAnswer(
-            status=status,
-            history=self.history,
-            metric=metric,
-            reason=reason,
-            whole=whole,
-            candidates=tuple(candidates),
-            probability=probability,
-            measured=self._measured_commits,
-            skipped=self._skips,
-            notes=notes,
-        )
+        notes = (*self.history.notes, *self._reverts)
+        answer = self._nothing(Nothing(status, metric, reason, whole))
+        return replace(answer, effect=None, candidates=tuple(candidates), probability=probability, notes=notes)
 
     def _nothing(self, found: Nothing) -> CommitAnswer:
         return CommitAnswer(

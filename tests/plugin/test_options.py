@@ -105,7 +105,7 @@ def test_the_table_above_is_complete():
     ],
 )
 def test_a_value_that_only_the_ini_file_has(inner, key, text, read, value, default):
-    assert key in {each.name for each in INI_ONLY}
+    assert key in {each.ini for each in INI_ONLY}
     assert read(settings(inner)) == default
     assert read(settings(inner, ini=f"{key} = {text}")) == value
     assert read(settings(inner, f"-o{key}={text}")) == value

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import print_json, say, width
-from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
 from pytest_perfdl.cli.project import add_dir, store
-from pytest_perfdl.cli.traces import add_step_name
+from pytest_perfdl.cli.traces import add_peaks, add_step_name, parse_peaks
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import print_json, recordings_of, rewrite, say, width
-from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
 from pytest_perfdl.cli.traces import (
+    add_peaks,
     add_step_name,
     in_processes,
+    parse_peaks,
     read_in_processes,
     read_ranks,
     recordings_in,

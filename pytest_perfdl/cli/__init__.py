@@ -18,27 +18,9 @@ import contextlib
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from pytest_perfdl.system.processes import INTERRUPTED
-
-if TYPE_CHECKING:
-    import argparse
-
-
-class _Command(Protocol):
-    """What a subcommand's module offers."""
-
-    __doc__: str | None
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare its arguments."""
-        ...
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Do it; the exit code."""
-        ...
-
 
 _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Tests and baselines": {
@@ -126,7 +108,8 @@ def _run(given: list[str]) -> int:
     if unknown:
         commands.choices[parsed.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        return modules[parsed.command].run(parsed)
+        code: int = modules[parsed.command].run(parsed)
+        return code
     except PerfdlError as error:
         say(f"perfdl {parsed.command}: {visible(str(error))}", error=True)
         return 2
@@ -157,9 +140,7 @@ def _listed(summaries: Mapping[str, str]) -> str:
     return "\n".join([*lines, "", "`perfdl COMMAND --help` lists the options of a command."])
 
 
-def _load(name: str) -> _Command:
+def _load(name: str) -> Any:
     import importlib
 
-    module: Any = importlib.import_module(f"pytest_perfdl.cli.{_MODULES[name]}")
-    command: _Command = module
-    return command
+    return importlib.import_module(f"pytest_perfdl.cli.{_MODULES[name]}")

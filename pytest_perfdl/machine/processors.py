@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from pytest_perfdl.machine.findings import MachineFinding, as_list, listed
+from pytest_perfdl.machine.findings import Level, MachineFinding, as_list, listed
 from pytest_perfdl.machine.proc import control_groups, numbers, read, read_int
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.system.clocks import perf_counter_ns
@@ -45,15 +45,10 @@ def frequency(root: Path) -> Sequence[MachineFinding]:
     if set(governors) == {"performance"}:
         return [MachineFinding("ok", "frequency", f"governor performance on {plural(total, 'CPU')}")]
     named = ", ".join(f"{name} on {count} of {plural(total, 'CPU')}" for name, count in governors.most_common())
-    return [
-        MachineFinding(
-            "warn",
-            "frequency",
-            f"governor {named}",
-            "the clock depends on the load, so step time depends on preceding work",
-            "sudo cpupower frequency-set -g performance",
-        )
-    ]
+    found = f"governor {named}"
+    why = "the clock depends on the load, so step time depends on preceding work"
+    do = "sudo cpupower frequency-set -g performance"
+    return [MachineFinding("warn", "frequency", found, why, do)]
 
 
 def turbo(root: Path) -> Sequence[MachineFinding]:
@@ -61,15 +56,10 @@ def turbo(root: Path) -> Sequence[MachineFinding]:
     for name, on, off in (("intel_pstate/no_turbo", 0, 1), ("cpufreq/boost", 1, 0)):
         value = read_int(root / _CPU / name)
         if value == on:
-            return [
-                MachineFinding(
-                    "note",
-                    "turbo",
-                    "enabled: CPUs may exceed their base clock",
-                    "the clock depends on temperature and on the number of busy CPUs",
-                    f"echo {off} | sudo tee /{_CPU}/{name}",
-                )
-            ]
+            found = "enabled: CPUs may exceed their base clock"
+            why = "the clock depends on temperature and on the number of busy CPUs"
+            do = f"echo {off} | sudo tee /{_CPU}/{name}"
+            return [MachineFinding("note", "turbo", found, why, do)]
         if value == off:
             return [MachineFinding("ok", "turbo", "disabled")]
     return []
@@ -114,15 +104,10 @@ def siblings(root: Path, allowed: frozenset[int]) -> Sequence[MachineFinding]:
         cores.add(min(listed(text) & allowed, default=processor))
     if len(cores) == len(allowed):
         return [MachineFinding("ok", "SMT", f"{plural(len(allowed), 'CPU')} on {plural(len(cores), 'core')}")]
-    return [
-        MachineFinding(
-            "note",
-            "SMT",
-            f"{plural(len(allowed), 'CPU')} on {plural(len(cores), 'core')}",
-            "a busy sibling CPU slows down the step on the same core",
-            f"taskset -c {as_list(sorted(cores))} pytest --perf",
-        )
-    ]
+    found = f"{plural(len(allowed), 'CPU')} on {plural(len(cores), 'core')}"
+    why = "a busy sibling CPU slows down the step on the same core"
+    do = f"taskset -c {as_list(sorted(cores))} pytest --perf"
+    return [MachineFinding("note", "SMT", found, why, do)]
 
 
 def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
@@ -141,16 +126,14 @@ def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
     stopped = ""
     if counts.get("nr_periods"):
         stopped = f"; throttled in {counts.get('nr_throttled', 0)} of {counts['nr_periods']} periods"
-    return [
-        MachineFinding(
-            "bad" if allowed < 1 else "warn",
-            "CPU quota",
-            f"{allowed:g} of {plural(processors, 'CPU')} for this container, "
-            f"period {format_quantity(period_ns, 'ns')}{stopped}",
-            "all threads stop when the quota of a period is used up",
-            "start the container with a cpuset instead of a quota: docker run --cpuset-cpus=... (no --cpus)",
-        )
-    ]
+    level: Level = "bad" if allowed < 1 else "warn"
+    found = (
+        f"{allowed:g} of {plural(processors, 'CPU')} for this container, "
+        f"period {format_quantity(period_ns, 'ns')}{stopped}"
+    )
+    why = "all threads stop when the quota of a period is used up"
+    do = "start the container with a cpuset instead of a quota: docker run --cpuset-cpus=... (no --cpus)"
+    return [MachineFinding(level, "CPU quota", found, why, do)]
 
 
 def least_quota(root: Path) -> float | None:

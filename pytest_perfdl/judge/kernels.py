@@ -22,7 +22,7 @@ from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge.log_ratios import as_ratio
 from pytest_perfdl.judge.reasons import paired, same
 from pytest_perfdl.judge.round_data import Round, head_second
-from pytest_perfdl.judge.stopping_rule import OVER, Held
+from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, OVER, Held
 from pytest_perfdl.model.limits import PER_KERNEL, Budget, Expected, parse_limit
 from pytest_perfdl.model.record import metric_name, row_name
 from pytest_perfdl.model.units import format_quantity
@@ -72,6 +72,8 @@ class Rows:
 
     def promising(self, rounds: Sequence[Round]) -> tuple[MetricVerdict, ...]:
         """Rows that look slower but have not failed the test; more rounds could decide."""
+        if len(rounds) < LEAST_ROUNDS:
+            return ()
         least = 1 - PROMISING / max(len(self.limits), 1)
         return tuple(
             reasons.with_remark(

@@ -55,7 +55,7 @@ def interval(metric: MetricVerdict, basis: str) -> str:
     if metric.ci95 is not None:
         low, high = map(format_percent, metric.ci95)
         parts.append(f"[{low}, {high}] (95% interval, {basis})")
-    return " ".join(parts) + (f", limit {limit_words(metric.limit)}" if metric.limit else "")
+    return " ".join(parts) + (f", limit {limit_words(str(metric.limit))}" if metric.limit else "")
 
 
 def with_reason(metric: MetricVerdict, numbers: str, remark: str = "", join: str = ": ") -> MetricVerdict:

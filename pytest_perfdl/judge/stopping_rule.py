@@ -20,7 +20,8 @@ slowdown, and the evidence that there is one (`evidence`). A test ends
   ran first at least once; `improved` if the mirrored evidence shows it.
 
 Otherwise the time budget ends it: `suspect` if a metric is over its limit with a probability of `OVER`, after twice the
-budget; `unchanged` with its bound if that is within the resolution; `inconclusive` in all other cases.
+budget and at least `LEAST_ROUNDS` rounds; `unchanged` with its bound if that is within the resolution; `inconclusive`
+in all other cases.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ OVER = 0.95
 EXCLUDED = 0.975
 """Confidence level of excluded slowdowns."""
 LEAST_ROUNDS = 3
-"""Minimum number of rounds to exclude anything: by chance, all of three are on one side once in eight times."""
+"""Minimum number of rounds to exclude or suspect anything: by chance, all of three are on one side once in eight
+times."""
 _UNKNOWN = "the value is missing or 0 in some paired rounds, so it is not compared"
 EVERY_ROUND = 8
 """A suspect whose step was over its limit in every one of this many rounds, and log2(times of steps in the run) more,
@@ -198,7 +200,7 @@ class Gate:
     resolution: float | None = None
     """Slowdown (a fraction) to exclude for `unchanged` when the time budget ends; `None` for twice the limit."""
     least: int = LEAST_ROUNDS
-    """Minimum number of rounds to exclude anything."""
+    """Minimum number of rounds to exclude or suspect anything."""
 
     def __post_init__(self) -> None:
         if not self.held or self.tests < 1:
@@ -346,7 +348,8 @@ class Gate:
                     else "slower than the baseline, possibly within the limit"
                 )
             return "unchanged", f"{found}; a slowdown above {reasons.percent(bound)} is excluded (97.5% confidence)"
-        if state.over >= OVER:
+        # The interval of one or two rounds is that of ordinary noise: on a busy machine it accuses the same code.
+        if rounds >= self.least and state.over >= OVER:
             past = sum(each > state.limit for each in state.differences)
             seen = f"over the limit in {'all' if past == rounds else f'{past} of'} {reasons.paired(rounds)}"
             if spent is None or not spent.ended:

@@ -212,12 +212,10 @@ class Profiled:
 
     step_ns: tuple[int, ...]
     rows: tuple[ProfiledRow, ...]
-    op_counts: tuple[int, ...]
-    kernel_counts: tuple[int, ...] | None
-    """`None` without a device, like the next three."""
-    launch_counts: tuple[int, ...] | None
+    counts: Mapping[str, tuple[int, ...]]
+    """Of each step, by metric; without those of a device where none is used."""
     device_busy_ns: tuple[int, ...] | None
-    h2d_bytes: tuple[int, ...] | None
+    """`None` without a device."""
     signatures: tuple[str, ...]
     findings: tuple[Finding, ...]
     exemplar: str | None
@@ -245,16 +243,13 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Answer to `Count`: means per step over whole periods; `None` where it could not be counted."""
+    """Answer to `Count`."""
 
-    flops: float | None
+    counts: Mapping[str, float]
+    """By metric: means per step over whole periods, and bytes of memory; without what could not be counted, and without
+    growth where steps leave nothing allocated."""
     uncounted: tuple[str, ...]
-    allocations: float | None
-    alloc_bytes: float | None
-    peak_memory: float | None
-    static_memory: float | None
-    growth: float | None = None
-    """Bytes that every step leaves allocated; `None` if not measured."""
+    """Operators whose arithmetic the FLOPs do not contain."""
     step_ns: tuple[int, ...] = ()
     """What the host took for every counted step, without waiting for a CPU that other processes used."""
     findings: tuple[Finding, ...] = ()

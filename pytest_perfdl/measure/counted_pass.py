@@ -20,6 +20,7 @@ from pytest_perfdl.measure.commands import Count, Counted
 from pytest_perfdl.measure.memory_pass import held_storages
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.timed_pass import synchronize, uses_device
+from pytest_perfdl.model.metrics import GROWTH
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.system.folders import delete_file
 
@@ -246,16 +247,17 @@ def run(command: Count) -> Generator[bool, Aside | None, Counted]:
     if not complete:
         # The call's result is that of a last step, whatever came of counting.
         yield from _window(command, last=True)
-    return Counted(
-        flops=total,
-        uncounted=uncounted,
-        allocations=memory.allocations,
-        alloc_bytes=memory.alloc_bytes,
-        peak_memory=None if memory.peak is None or static is None else static + memory.peak,
-        static_memory=static,
-        growth=growth,
-        findings=tuple(notes),
-    )
+    counts = {
+        "flops": total,
+        "allocations": memory.allocations,
+        "alloc_bytes": memory.alloc_bytes,
+        "peak_memory": None if memory.peak is None or static is None else static + memory.peak,
+        "static_memory": static,
+        # Steps that keep nothing have no growth, as they have no recompilations.
+        GROWTH: growth or None,
+    }
+    known = {name: count for name, count in counts.items() if count is not None}
+    return Counted(known, uncounted, findings=tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pytest_perfdl.measure.environment import profiled_steps, profiler_chatter
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.timed_pass import synchronize, uses_device
 from pytest_perfdl.model.failures import PerfError
+from pytest_perfdl.model.metrics import is_of_device
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.system.folders import delete_file
@@ -247,11 +248,8 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     return Profiled(
         step_ns=tables.step_ns,
         rows=tables.rows,
-        op_counts=tables.op_counts,
-        kernel_counts=tables.kernel_counts if device else None,
-        launch_counts=tables.launch_counts if device else None,
+        counts={name: counts for name, counts in tables.counts.items() if device or not is_of_device(name)},
         device_busy_ns=tables.device_busy_ns if device else None,
-        h2d_bytes=tables.h2d_bytes if device else None,
         signatures=tables.step_signatures,
         findings=(*_findings(tables, steps_found, command.steps), *_recorded(trace), *notes),
         exemplar=str(stored) if stored else None,

@@ -48,6 +48,8 @@ class CountedMetric:
     reproducible: bool = True
     """Whether the same code always gives the same value, so that another value on the baseline's code means that the
     comparison is broken."""
+    of_device: bool = False
+    """Whether it is absent, rather than 0, where no device is used."""
     label: str = ""
     """A few words for reports."""
 
@@ -176,8 +178,12 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     "ops": CountedMetric(
         "number of operator calls per step, with those that other operators make", label="operator calls per step"
     ),
-    "kernels": CountedMetric("number of kernels per step, without copies and memsets", label="kernels per step"),
-    "launches": CountedMetric("number of calls that launch device work", label="launches of device work per step"),
+    "kernels": CountedMetric(
+        "number of kernels per step, without copies and memsets", of_device=True, label="kernels per step"
+    ),
+    "launches": CountedMetric(
+        "number of calls that launch device work", of_device=True, label="launches of device work per step"
+    ),
     "flops": CountedMetric(
         "FLOPs per step, from torch.utils.flop_counter; a multiply-add counts as two",
         "flop",
@@ -208,7 +214,9 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
         reproducible=False,
         label="memory that every step leaves allocated",
     ),
-    "h2d_bytes": CountedMetric("bytes copied to the device per step", "B", label="bytes copied to the device per step"),
+    "h2d_bytes": CountedMetric(
+        "bytes copied to the device per step", "B", of_device=True, label="bytes copied to the device per step"
+    ),
     "collectives": CountedMetric(
         "number of collectives and messages per step, all ranks together", label="collectives per step"
     ),
@@ -292,6 +300,16 @@ def is_utilization(metric: str) -> bool:
     """
     found = of(metric)
     return isinstance(found, TimedMetric) and found.is_utilization
+
+
+def is_of_device(metric: str) -> bool:
+    """Whether a metric, by its full name, is absent without a device.
+
+    >>> is_of_device("forward.kernels"), is_of_device("ops")
+    (True, False)
+    """
+    found = of(metric)
+    return isinstance(found, CountedMetric) and found.of_device
 
 
 def is_zero_if_absent(metric: str) -> bool:

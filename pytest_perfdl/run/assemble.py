@@ -6,7 +6,7 @@ import math
 import mmap
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from pytest_perfdl.judge.ranks import traffic
 from pytest_perfdl.machine.reference_load import drift
 from pytest_perfdl.machine.utilization import NO_RATES, Utilization, host_overhead, mfu, mix_of, utilization
 from pytest_perfdl.measure import compiling
-from pytest_perfdl.measure.commands import CallResult, Compiled, Profiled, SideResult, Timed
+from pytest_perfdl.measure.commands import CallResult, Compiled, Counted, Profiled, SideResult, Timed
 from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.metrics import GROWTH, METRICS, better
 from pytest_perfdl.model.record import (
@@ -102,7 +102,7 @@ def _host_overhead(profiled: Profiled, machine: Machine | None, step_ns: float) 
         return NO_RATES
     steps = len(profiled.step_ns)
     gap = sum(row.ns for row in profiled.rows if row.kind == "idle") / steps
-    events, profiled_ns = sum(profiled.op_counts) / len(profiled.op_counts), sum(profiled.step_ns) / steps
+    events, profiled_ns = sum(profiled.counts["ops"]) / len(profiled.counts["ops"]), sum(profiled.step_ns) / steps
     share = host_overhead(gap, events, machine.event_ns, profiled_ns, step_ns)
     return "profiler overhead is above 15 % of the step" if share is None else share
 
@@ -340,12 +340,7 @@ def sharing_first(first: Repeat, later: Repeat) -> Repeat:
         calls=tuple(
             replace(
                 result,
-                counted=replace(
-                    result.counted,
-                    flops=known[result.info.name].counted.flops,
-                    uncounted=known[result.info.name].counted.uncounted,
-                    growth=known[result.info.name].counted.growth,
-                ),
+                counted=_with_first(result.counted, known[result.info.name].counted),
                 compiled=_with_cold(result.compiled, known[result.info.name].compiled.cold_ns),
             )
             if result.info.name in known
@@ -353,6 +348,11 @@ def sharing_first(first: Repeat, later: Repeat) -> Repeat:
             for result in later.calls
         ),
     )
+
+
+def _with_first(later: Counted, first: Counted) -> Counted:
+    counts = {name: first.counts[name] for name in ("flops", GROWTH) if name in first.counts}
+    return replace(later, counts={**later.counts, **counts}, uncounted=first.uncounted)
 
 
 def _with_cold(compiled: Compiled, cold_ns: int | None) -> Compiled:
@@ -393,7 +393,7 @@ def _call(
         series=series,
         rows=_rows([result.profiled for result in results]),
         profiled_ns=tuple(round(_mean(result.profiled.step_ns)) for result in results),
-        op_counts=first.profiled.op_counts,
+        op_counts=first.profiled.counts["ops"],
         uncounted=tuple(sorted({name for result in results for name in result.counted.uncounted})),
     )
     return call, list(_findings(results))
@@ -420,8 +420,7 @@ def side_values(
         metric_name(result.info.name, name): value
         for result in results
         if result.profiled is not None
-        for name in _PROFILED_COUNTS
-        if (value := _per_step(result.profiled, name)) is not None
+        for name, value in _per_step(result.profiled).items()
     }
     return found | {metric_name(each.call, each.name): each.value for each in values}
 
@@ -503,49 +502,35 @@ def _step_times(result: CallResult | SideResult) -> dict[str, float]:
     return found
 
 
-_PROFILED_COUNTS = {
-    "ops": "op_counts",
-    "kernels": "kernel_counts",
-    "launches": "launch_counts",
-    "h2d_bytes": "h2d_bytes",
-}
-"""Metric -> the field of `Profiled` that has it for every step."""
-
-
-def _per_step(profiled: Profiled, metric: str) -> float | None:
-    """The mean of what the profiled steps count, all ranks together."""
-    counts = [getattr(each, _PROFILED_COUNTS[metric]) for each in profiled.ranks or (profiled,)]
-    return None if None in counts else sum(map(_mean, counts))
+def _per_step(profiled: Profiled) -> dict[str, float]:
+    """Means of what the profiled steps count, by metric, all ranks together; without what a rank does not count."""
+    ranks = profiled.ranks or (profiled,)
+    return {
+        name: sum(_mean(each.counts[name]) for each in ranks)
+        for name in ranks[0].counts
+        if all(name in each.counts for each in ranks)
+    }
 
 
 def _counted_series(results: Sequence[CallResult]) -> dict[str, Series]:
-    measures: dict[str, Callable[[CallResult], float | None]] = {
-        "ops": lambda result: _per_step(result.profiled, "ops"),
-        "kernels": lambda result: _per_step(result.profiled, "kernels"),
-        "launches": lambda result: _per_step(result.profiled, "launches"),
-        "h2d_bytes": lambda result: _per_step(result.profiled, "h2d_bytes"),
-        "collectives": lambda result: traffic(result.profiled).get("collectives"),
-        "collective_bytes": lambda result: traffic(result.profiled).get("collective_bytes"),
-        "flops": lambda result: result.counted.flops,
-        "allocations": lambda result: result.counted.allocations,
-        "alloc_bytes": lambda result: result.counted.alloc_bytes,
-        "peak_memory": lambda result: result.counted.peak_memory,
-        "static_memory": lambda result: result.counted.static_memory,
-        # Steps that keep nothing have no growth, as they have no recompilations.
-        GROWTH: lambda result: result.counted.growth or None,
+    """Every metric that all repeats counted."""
+    repeats = [_counts(result) for result in results]
+    if not any(result.compiled.used for result in results):
+        repeats = [{name: repeat[name] for name in repeat if name not in _OF_COMPILER} for repeat in repeats]
+    return {
+        name: Series("counted", METRICS[name].unit, "lower", tuple(repeat[name] for repeat in repeats))
+        for name in repeats[0]
+        if all(name in repeat for repeat in repeats)
     }
-    if any(result.compiled.used for result in results):
-        measures |= {
-            "recompiles": lambda result: result.compiled.recompiles,
-            "graph_breaks": lambda result: result.compiled.graph_breaks,
-        }
-    found = {}
-    for name, measure in measures.items():
-        values = [measure(result) for result in results]
-        known = [value for value in values if value is not None]
-        if len(known) == len(values):
-            found[name] = Series("counted", METRICS[name].unit, "lower", tuple(known))
-    return found
+
+
+_OF_COMPILER = ("recompiles", "graph_breaks")
+
+
+def _counts(result: CallResult) -> dict[str, float]:
+    """What was counted of a call in one repeat, by metric."""
+    compiled = {name: getattr(result.compiled, name) for name in _OF_COMPILER}
+    return {**_per_step(result.profiled), **traffic(result.profiled), **result.counted.counts, **compiled}
 
 
 def _user_series(values: Sequence[Sequence[UserValue]]) -> dict[str, Series]:
@@ -635,7 +620,7 @@ def _passes_differ(results: Sequence[CallResult]) -> str:
         pairs = [pair for result in results if (pair := _timed_and(result, name)) is not None]
         if len(pairs) < len(results):
             continue
-        operators = max(count for result in results for count in result.profiled.op_counts)
+        operators = max(count for result in results for count in result.profiled.counts["ops"])
         traced_ns = TRACING_NS + TRACING_OP_NS * operators
         longer = all(other > PASSES_FACTOR * own + traced_ns for own, other in pairs)
         shorter = all(own > PASSES_FACTOR * other + TRACING_NS for own, other in pairs)
@@ -655,7 +640,7 @@ def _timed_and(result: CallResult, name: str) -> tuple[float, float] | None:
         other = _undelayed(result.profiled.step_ns, result.profiled.delay_ns)
     else:
         # The host runs ahead of a device in these steps.
-        other = () if result.profiled.kernel_counts is not None else result.counted.step_ns
+        other = () if "kernels" in result.profiled.counts else result.counted.step_ns
     return (statistics.median(own) / result.timed.loops, statistics.median(other)) if own and other else None
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_perfdl.measure.commands import Block, CallInfo, Compiled, Counted, Profiled, Settled, Timed
+from pytest_perfdl.model.metrics import GROWTH, is_zero_if_absent
 from pytest_perfdl.model.record import Finding
 
 
@@ -84,20 +85,20 @@ def _profiled(parts: Sequence[Profiled]) -> Profiled:
     )
 
 
-def _counted(parts: Sequence[Counted]) -> Counted:
-    def combined(name: str, how: Callable[[Sequence[float]], float]) -> float | None:
-        values = [getattr(part, name) for part in parts]
-        return None if None in values else how(values)
+_OF_ONE_RANK = ("peak_memory", "static_memory", GROWTH)
+"""Counts of which a job has those of the rank with most; of others, it has the sum."""
 
+
+def _counted(parts: Sequence[Counted]) -> Counted:
+    counts = {}
+    for name in dict.fromkeys(name for part in parts for name in part.counts):
+        values = [part.counts[name] for part in parts if name in part.counts]
+        if len(values) == len(parts) or is_zero_if_absent(name):
+            counts[name] = max(values) if name in _OF_ONE_RANK else sum(values)
     return replace(
         parts[0],
-        flops=combined("flops", sum),
+        counts=counts,
         uncounted=tuple(sorted({name for part in parts for name in part.uncounted})),
-        allocations=combined("allocations", sum),
-        alloc_bytes=combined("alloc_bytes", sum),
-        peak_memory=combined("peak_memory", max),
-        static_memory=combined("static_memory", max),
-        growth=max((part.growth for part in parts if part.growth is not None), default=None),
         findings=_findings([part.findings for part in parts]),
     )
 

@@ -87,9 +87,12 @@ class PerfSession:
         self._lock: DeviceLock | None = None
         """Held while a test is measured."""
         try:
+            fail_on = parse_fail_on(settings.fail_on)
+        except ValueError as error:
+            raise pytest.UsageError(f"--perf-fail-on (ini perf_fail_on): {error}") from None
+        try:
             store = Store(config.rootpath, settings.folder)
             store.sweep()
-            fail_on = parse_fail_on(settings.fail_on)
             self._waivers = selection.resolve(config.rootpath, settings)
             if settings.update is not None:
                 store.check_writable()

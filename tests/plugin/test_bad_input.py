@@ -207,7 +207,12 @@ def test_without_the_flag_pytest_runs_what_it_can(inner):
             "step_time:3%+4%",
             "limit of step_time: '3%+4%' has two percentages or two absolute parts",
         ),
-        ("--perf-fail-on", "perf_fail_on", "slower", "'slower' is not a verdict that can fail a test: expected inv"),
+        (
+            "--perf-fail-on",
+            "perf_fail_on",
+            "slower",
+            "--perf-fail-on (ini perf_fail_on): 'slower' is not a verdict that can fail a test: expected inv",
+        ),
         ("--perf-fail-on", "perf_fail_on", "unchanged", "'unchanged' is not a verdict that can fail a test"),
         ("--perf-steps", "perf_steps", "many", "= 'many': expected an integer of at least 2"),
         ("--perf-steps", "perf_steps", "1", "= '1': expected an integer of at least 2"),

@@ -390,11 +390,10 @@ class ProfileTables:
     """By kind, then the longest first, then by name. Rows of idle classes without time are left out."""
     accounts: tuple[Mapping[str, int], ...]
     """Nanoseconds of each class in each step; the classes of a step add up to its `step_ns` exactly."""
-    op_counts: tuple[int, ...]
-    kernel_counts: tuple[int, ...]
-    """Kernels launched in each step, copies and memsets not included."""
-    launch_counts: tuple[int, ...]
-    """Calls that launch kernels or graphs in each step."""
+    counts: Mapping[str, tuple[int, ...]]
+    """By metric, how much of it each step has: operators that start ("ops"), kernels that it launches without copies
+    and memsets ("kernels"), calls that launch kernels or graphs ("launches"), and bytes that it copies from the host to
+    the device ("h2d_bytes")."""
     op_names: tuple[Mapping[str, int], ...]
     """How often each operator starts in each step."""
     step_signatures: tuple[str, ...]
@@ -404,8 +403,6 @@ class ProfileTables:
     """
     device_busy_ns: tuple[int, ...]
     """|U(all device events)| in each window."""
-    h2d_bytes: tuple[int, ...]
-    """Bytes copied from the host to the device by each step."""
     integrity: Integrity
 
     @property
@@ -456,13 +453,15 @@ def profile_tables(trace: Trace) -> ProfileTables:
         step_ns=tuple(window.window_ns for window in windows),
         rows=tuple(sorted(rows, key=lambda row: (kinds.index(row.kind), -row.ns, row.name))),
         accounts=accounts,
-        op_counts=tuple(sum(step.values()) for step in names),
-        kernel_counts=_histogram(device_step[is_kernel], len(windows)),
-        launch_counts=_histogram(calls, len(windows)),
+        counts={
+            "ops": tuple(sum(step.values()) for step in names),
+            "kernels": _histogram(device_step[is_kernel], len(windows)),
+            "launches": _histogram(calls, len(windows)),
+            "h2d_bytes": copies(trace).h2d_bytes,
+        },
         op_names=names,
         step_signatures=_signatures(found, len(windows)),
         device_busy_ns=_busy(trace, joined, steps),
-        h2d_bytes=copies(trace).h2d_bytes,
         integrity=_integrity(trace, steps, joined, found, names),
     )
 

@@ -135,7 +135,7 @@ def test_setup_leaves_the_account():
     tables = profile_tables(trace(*events))
     assert tables.step_ns == (70_000,)
     assert {row.name for row in tables.rows if row.kind == "kernel"} == {"k"}
-    assert tables.kernel_counts == tables.launch_counts == (1,)
+    assert tables.counts["kernels"] == tables.counts["launches"] == (1,)
     assert tables.device_busy_ns == (40_000,)
     assert sum(tables.account.values()) == 70_000
     assert tables.integrity.carry_over == 0
@@ -162,9 +162,9 @@ def test_kernel_rows_and_counts_by_launching_step():
         ("norm", 1, 5_000),
         ("Memcpy HtoD (Pageable -> Device)", 1, 4_000),
     ]
-    assert tables.kernel_counts == (3, 1)
-    assert tables.launch_counts == (2, 1)
-    assert tables.h2d_bytes == (1024, 0)
+    assert tables.counts["kernels"] == (3, 1)
+    assert tables.counts["launches"] == (2, 1)
+    assert tables.counts["h2d_bytes"] == (1024, 0)
     assert tables.device_busy_ns == (44_000, 10_000)
     assert tables.step_ns == (84_000, 66_000)
     assert tables.integrity.device_events == 5
@@ -211,7 +211,7 @@ def test_carry_over_and_lost_launches_are_told_apart():
 
 def test_when_no_launch_is_known_device_events_count_where_they_run():
     tables = profile_tables(trace(step(1, 0, 50), step(2, 50, 50), kernel("k", 10, 5, 1), kernel("k", 60, 5, 2)))
-    assert tables.kernel_counts == (1, 1)
+    assert tables.counts["kernels"] == (1, 1)
     assert tables.integrity.unlinked == 2
     assert tables.integrity.carry_over == 0
 

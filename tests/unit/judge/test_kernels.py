@@ -213,6 +213,11 @@ def test_a_row_that_looks_slower_asks_for_more_rounds_until_it_is_found():
     assert rows.promising(rounds(12)) == ()
 
 
+def test_one_or_two_rounds_make_no_suspect_of_a_row():
+    measured_rounds = rounds(3, slower={"gelu": 8.0})
+    assert [named(rows_of().promising(measured_rounds[:count])) for count in (1, 2, 3)] == [[], [], ["operator gelu"]]
+
+
 @pytest.mark.parametrize("rows, asked", [(1, True), (40, False)])
 def test_the_more_rows_there_are_the_surer_one_has_to_look(rows, asked):
     """P(over the limit) of 1 - 0.05 / K."""

@@ -307,6 +307,29 @@ def test_a_suspect_is_past_its_limit_with_95_percent(side, verdict):
     assert gate(limit).look(of(*differences), ended()).open == (verdict == "suspect")
 
 
+@pytest.mark.parametrize(
+    "differences, least, verdict",
+    [
+        ([2.2], 3, "inconclusive"),
+        ([2.2, 2.1], 3, "inconclusive"),
+        ([2.2, 2.1, 2.0], 3, "suspect"),
+        # Steps so slow that two rounds have to do.
+        ([2.2], 2, "inconclusive"),
+        ([2.2, 2.1], 2, "suspect"),
+    ],
+)
+def test_few_rounds_make_no_suspect(differences, least, verdict):
+    """A busy machine gave the same code +811 % [+725, +906] in one round: the interval is that of noise of 2 %."""
+    assert estimate(differences).over(LIMIT) > 0.95
+    outcome = Gate((STEP,), least=least).look(of(*differences), twice())
+    metric = outcome.verdicts["step_time"]
+    assert metric.verdict == verdict
+    if len(differences) < least:
+        assert metric.reason.endswith(
+            f"at least {least} paired rounds are needed, but only {len(differences)} fit into --perf-budget"
+        )
+
+
 def test_in_the_extension_all_ordinary_ends_apply():
     spent = Spent(450, 300)
     assert one(of(*[0.1] * 9), spent=spent).verdict == "regressed"

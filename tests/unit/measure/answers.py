@@ -59,11 +59,8 @@ def timed(*steps, blocks=1, **rest):
 def profiled(*rows, steps=(100, 100), **rest):
     """Rows are (name, count, ns) over all profiled steps."""
     values = {
-        "op_counts": (5, 5),
-        "kernel_counts": None,
-        "launch_counts": None,
+        "counts": {"ops": (5, 5)},
         "device_busy_ns": None,
-        "h2d_bytes": None,
         "signatures": ("a", "a"),
         "findings": (),
         "exemplar": None,
@@ -72,7 +69,14 @@ def profiled(*rows, steps=(100, 100), **rest):
     return Profiled(step_ns=steps, rows=made, **{**values, **rest})
 
 
-COUNTED = Counted(flops=12.0, uncounted=(), allocations=3.0, alloc_bytes=64.0, peak_memory=96.0, static_memory=32.0)
+COUNTED = Counted(
+    {"flops": 12.0, "allocations": 3.0, "alloc_bytes": 64.0, "peak_memory": 96.0, "static_memory": 32.0}, uncounted=()
+)
+
+
+def without(counted, name):
+    """An answer in which one metric could not be counted."""
+    return replace(counted, counts={key: count for key, count in counted.counts.items() if key != name})
 
 
 def result(*steps, **rest):

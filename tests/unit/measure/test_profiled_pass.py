@@ -109,7 +109,7 @@ def test_what_is_known_of_the_installed_software_is_in_the_record(monkeypatch, t
     assert told["doubled-operators"].message.startswith("6 of 6 operators contain an equal operator: counts")
     assert told["known-software"].message.startswith("CUPTI 12.8.90: kernels at the start of a profile")
     assert {told[code].level for code in ("doubled-operators", "known-software")} == {"note"}
-    assert profiled.op_counts == (12,)
+    assert profiled.counts["ops"] == (12,)
 
 
 def profiled(monkeypatch, tmp_path, events, steps):
@@ -137,7 +137,11 @@ def test_a_step_that_lacks_kernels_makes_the_record_invalid(monkeypatch, tmp_pat
     assert {told[code].level for code in ("missing-work", "profile-steps")} == {"invalid"}
     assert "over 5% of the work of step 3: left out of all figures" in told["missing-work"].message
     assert told["profile-steps"].message == "the profiler recorded 3 of 4 steps"
-    assert (found.step_ns, found.kernel_counts, found.launch_counts) == ((1_000_000,) * 3, (10,) * 3, (10,) * 3)
+    assert (found.step_ns, found.counts["kernels"], found.counts["launches"]) == (
+        (1_000_000,) * 3,
+        (10,) * 3,
+        (10,) * 3,
+    )
 
 
 def test_a_profile_without_any_kernel_of_its_launches_is_invalid(monkeypatch, tmp_path):
@@ -152,7 +156,7 @@ def test_the_last_of_the_steps_that_a_pass_ran_is_whole(monkeypatch, tmp_path):
     more = [x("aten::topk", 3050 + 100 * each, 20) for each in range(5)]
     found = profiled(monkeypatch, tmp_path, [*steady(4), *more], 4)
     assert found.step_ns == (1_000_000,) * 4
-    assert found.op_counts == (10, 10, 10, 15)
+    assert found.counts["ops"] == (10, 10, 10, 15)
     assert [each for each in found.findings if each.level == "invalid"] == []
 
 

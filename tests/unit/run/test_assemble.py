@@ -22,7 +22,7 @@ from pytest_perfdl.run.assemble import (
     side_mixes,
     side_values,
 )
-from unit.measure.answers import COUNTED, info, named, profiled, result, timed
+from unit.measure.answers import COUNTED, info, named, profiled, result, timed, without
 
 
 def record(*repeats):
@@ -239,7 +239,7 @@ def test_a_contended_repeat():
 
 
 def test_counts_are_means_per_step():
-    made = record(result(profiled=profiled(op_counts=(5, 7))))
+    made = record(result(profiled=profiled(counts={"ops": (5, 7)})))
 
     assert values(made, "ops") == (6,)
     assert values(made, "flops") == (12,)
@@ -249,7 +249,9 @@ def test_counts_are_means_per_step():
 
 
 def test_a_device_adds_its_figures():
-    on_device = profiled(kernel_counts=(3, 3), launch_counts=(4, 4), device_busy_ns=(80, 60), h2d_bytes=(8, 8))
+    on_device = profiled(
+        counts={"ops": (5, 5), "kernels": (3, 3), "launches": (4, 4), "h2d_bytes": (8, 8)}, device_busy_ns=(80, 60)
+    )
     made = record(result(profiled=on_device))
 
     assert values(made, "kernels") == (3,)
@@ -259,7 +261,7 @@ def test_a_device_adds_its_figures():
 
 
 def test_a_count_that_a_repeat_does_not_know_is_left_out():
-    unknown = replace(COUNTED, peak_memory=None)
+    unknown = without(COUNTED, "peak_memory")
 
     assert "peak_memory" not in record(result(), result(counted=unknown)).metrics()
 
@@ -287,10 +289,10 @@ def test_the_time_of_compiling_is_that_with_empty_caches():
 
 
 def test_flops_are_those_of_the_first_repeat():
-    first, later = Repeat((result(),)), Repeat((result(counted=replace(COUNTED, flops=None)),))
+    first, later = Repeat((result(),)), Repeat((result(counted=without(COUNTED, "flops")),))
 
-    assert sharing_first(first, later).calls[0].counted.flops == 12
-    assert sharing_first(first, later).calls[0].counted.static_memory == 32
+    assert sharing_first(first, later).calls[0].counted.counts["flops"] == 12
+    assert sharing_first(first, later).calls[0].counted.counts["static_memory"] == 32
     other = Repeat((named("other", later.calls[0]),))
     assert sharing_first(first, other) == other
 
@@ -362,7 +364,8 @@ def passes(own, traced, counted=(), *, operators=100, kernels=None, **rest):
     parts = {
         "timed": timed(*(ns * MS for ns in own), **rest),
         "profiled": profiled(
-            steps=tuple(ns * MS for ns in traced), op_counts=(operators,) * len(traced), kernel_counts=kernels
+            steps=tuple(ns * MS for ns in traced),
+            counts={"ops": (operators,) * len(traced)} | ({} if kernels is None else {"kernels": kernels}),
         ),
         "counted": replace(COUNTED, step_ns=tuple(ns * MS for ns in counted)),
     }

@@ -13,7 +13,7 @@ from pytest_perfdl.measure.commands import CallResult, Compiled, Settled
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.run.assemble import _counted_series, _timed_values
 from pytest_perfdl.run.joined_ranks import joined, metrics
-from unit.measure.answers import COUNTED, info, profiled, timed
+from unit.measure.answers import COUNTED, info, profiled, timed, without
 
 MS = 1_000_000
 
@@ -48,10 +48,18 @@ def test_ranks_have_settled_when_all_have():
 
 
 def test_counts_add_up_and_memory_is_that_of_the_rank_that_needs_most():
-    job = joined([COUNTED, replace(COUNTED, peak_memory=500.0, flops=8.0, growth=7.0)])
-    assert (job.flops, job.allocations, job.alloc_bytes) == (20.0, 6.0, 128.0)
-    assert (job.peak_memory, job.static_memory, job.growth) == (500.0, 32.0, 7.0)
-    assert joined([COUNTED, replace(COUNTED, flops=None)]).flops is None
+    job = joined(
+        [COUNTED, replace(COUNTED, counts={**COUNTED.counts, "peak_memory": 500.0, "flops": 8.0, "growth": 7.0})]
+    )
+    assert job.counts == {
+        "flops": 20.0,
+        "allocations": 6.0,
+        "alloc_bytes": 128.0,
+        "peak_memory": 500.0,
+        "static_memory": 32.0,
+        "growth": 7.0,
+    }
+    assert "flops" not in joined([COUNTED, without(COUNTED, "flops")]).counts
 
 
 def test_a_finding_of_one_rank_names_it():
@@ -158,8 +166,8 @@ def test_communication_is_counted_over_all_ranks():
 
 
 def test_a_job_counts_the_operators_of_all_ranks():
-    part = replace(profiled(), op_counts=(7, 7), activity=rank(0, (0, MS)), traffic=())
-    both = joined([part, replace(part, op_counts=(5, 5), activity=rank(1, (0, MS)))])
+    part = replace(profiled(), counts={"ops": (7, 7)}, activity=rank(0, (0, MS)), traffic=())
+    both = joined([part, replace(part, counts={"ops": (5, 5)}, activity=rank(1, (0, MS)))])
     steps = CallResult(info(), Settled(1, True, 0.0), timed(10, 10), both, COUNTED, Compiled(False, 0, 0, 0))
     assert _counted_series([steps])["ops"].values == (12.0,)
     assert "rank_spread" in _timed_values(steps, None)

@@ -62,11 +62,17 @@ def test_a_cpu_step_by_hand():
             "Python and host": 52_000,
         },
     )
-    assert tables.op_counts == (5,)
+    assert tables.counts["ops"] == (5,)
     assert tables.op_names == (
         {"aten::stack": 1, "aten::linear": 1, "aten::addmm": 1, "aten::relu": 1, "aten::add_": 1},
     )
-    assert tables.kernel_counts == tables.launch_counts == tables.device_busy_ns == tables.h2d_bytes == (0,)
+    assert (
+        tables.counts["kernels"]
+        == tables.counts["launches"]
+        == tables.device_busy_ns
+        == tables.counts["h2d_bytes"]
+        == (0,)
+    )
 
 
 def test_data_wait_is_input_and_reaches_into_the_operator_it_interrupts():
@@ -169,14 +175,14 @@ def test_an_operators_class_is_that_of_the_innermost_work():
 def test_operators_across_a_steps_edges_count_where_they_start_and_weigh_where_they_run():
     tables = profile_tables(trace(step(1, 0, 10), step(2, 15, 10), x("before", -5, 8), x("across", 8, 12)))
     assert _rows(tables, "operator") == {"across": (1, 7_000), "before": (0, 3_000)}
-    assert tables.op_counts == (1, 0)
+    assert tables.counts["ops"] == (1, 0)
     assert tables.account["Python and host"] == 10_000
 
 
 def test_operators_on_other_threads_are_neither_added_nor_lost_sight_of():
     tables = profile_tables(trace(step(1, 0, 100), x("op", 0, 30), x("worker op", 40, 20, tid=9)))
     assert _rows(tables, "operator") == {"op": (1, 30_000)}
-    assert tables.op_counts == (1,)
+    assert tables.counts["ops"] == (1,)
     assert tables.integrity.other_operators == 1
 
 
@@ -184,13 +190,13 @@ def test_backward_on_a_thread_of_its_own_is_counted_and_on_a_cpu_not_added():
     engine = "autograd::engine::evaluate_function: MulBackward0"
     tables = profile_tables(trace(step(1, 0, 100), x("op", 0, 30), x(engine, 40, 20, tid=9), x("mul", 45, 5, tid=9)))
     assert _rows(tables, "operator") == {"op": (1, 30_000), engine: (1, 0), "mul": (1, 0)}
-    assert tables.op_counts == (3,)
+    assert tables.counts["ops"] == (3,)
     assert sum(row.ns for row in tables.rows) == 100_000
 
 
 @pytest.mark.parametrize("name", ["CudnnConvolutionBackward", "ReluBackward1", "torch::autograd::AccumulateGrad"])
 def test_engine_threads_of_2021_are_known_by_their_operators(name):
-    assert profile_tables(trace(step(1, 0, 100), x(name, 40, 20, tid=9))).op_counts == (1,)
+    assert profile_tables(trace(step(1, 0, 100), x(name, 40, 20, tid=9))).counts["ops"] == (1,)
 
 
 def test_operators_that_overlap_are_counted_once_and_reported():
@@ -213,7 +219,7 @@ def test_setup_and_what_runs_in_it_belong_to_no_step():
     assert tables.step_ns == (70_000,)
     assert _rows(tables, "operator") == {"aten::mm": (0, 15_000), "aten::add": (1, 10_000)}
     assert tables.account["Python and host"] == 45_000
-    assert tables.op_counts == (1,)
+    assert tables.counts["ops"] == (1,)
 
 
 def test_rows_and_steps_agree_to_the_nanosecond_on_random_steps():
@@ -260,7 +266,7 @@ def test_signatures_leave_out_what_the_loader_ran_but_counts_do_not():
     without = profile_tables(trace(step(1, 0, 100), x("a", 50, 1)))
     with_loader = profile_tables(trace(step(1, 0, 100), _annotation(FETCH, 2, 20), x("b", 5, 1), x("a", 50, 1)))
     assert without.step_signatures == with_loader.step_signatures
-    assert (without.op_counts, with_loader.op_counts) == ((1,), (2,))
+    assert (without.counts["ops"], with_loader.counts["ops"]) == ((1,), (2,))
 
 
 @each_recording
@@ -268,7 +274,7 @@ def test_recordings_close_their_account(path):
     tables = profile_tables(read(path))
     assert sum(row.ns for row in tables.rows) == sum(tables.step_ns) == sum(tables.account.values())
     assert len(set(tables.step_signatures)) == 1
-    assert len(set(tables.op_counts)) == 1
+    assert len(set(tables.counts["ops"])) == 1
     assert tables.integrity.overlapping_operators == 0
     # The recorded ranks take their batches from memory; the other recordings have a loader, and one process.
     ranks = path.name.startswith("gloo_rank")
@@ -290,5 +296,5 @@ def test_recorded_operators_by_hand():
 def test_a_trace_without_events():
     tables = profile_tables(trace())
     assert tables.steps == 0
-    assert tables.rows == tables.step_ns == tables.op_counts == ()
+    assert tables.rows == tables.step_ns == tables.counts["ops"] == ()
     assert sum(tables.account.values()) == 0

@@ -243,9 +243,9 @@ def test_two_threads_that_launch_are_counted_each():
     # A launch on another thread during one on the main thread is no call inside it.
     events = [*steady(), launch(12, 2, 9001, tid=MAIN + 1)]
     assert missing(*events) == {12: 1}
-    assert profile_tables(
-        trace(*steady(1), launch(12, 2, 9001, tid=MAIN + 1), kernel("k", 80, 5, 9001))
-    ).launch_counts == (11,)
+    assert profile_tables(trace(*steady(1), launch(12, 2, 9001, tid=MAIN + 1), kernel("k", 80, 5, 9001))).counts[
+        "launches"
+    ] == (11,)
 
 
 def test_a_step_without_launches_among_steps_that_have_some_has_lost_them():

@@ -43,7 +43,7 @@ def test_collectives_without_a_correlation_belong_to_the_steps_in_which_they_run
     assert said(found) == {
         "unlinked": "6 device events (16.7%) without a correlation: counted in the step during which they run"
     }
-    assert profile_tables(trace(*events)).kernel_counts == (12, 12, 12)
+    assert profile_tables(trace(*events)).counts["kernels"] == (12, 12, 12)
 
 
 def test_a_plain_launch_has_one_kernel():
@@ -150,10 +150,10 @@ def test_the_metric_counts_each_launch_once():
         launch(110, 20, 4),
         kernel("e", 135, 3, 4),
     ]
-    assert profile_tables(trace(*events)).launch_counts == (3, 1)
+    assert profile_tables(trace(*events)).counts["launches"] == (3, 1)
     # On another thread at the same time it is another launch.
     apart = [launch(0, 20, 1), launch(5, 10, 2, tid=9), kernel("a", 25, 3, 1), kernel("b", 29, 3, 2)]
-    assert profile_tables(trace(step(1, 0, 100), *apart)).launch_counts == (2,)
+    assert profile_tables(trace(step(1, 0, 100), *apart)).counts["launches"] == (2,)
 
 
 def test_a_kernel_that_its_stream_ran_before_others_was_launched_before_them():

@@ -23,7 +23,7 @@ from pytest_perfdl.baseline.files import RECORD_SUFFIX, outline
 from pytest_perfdl.baseline.text import LIMIT
 from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files
-from pytest_perfdl.model.errors import HistoryError, RecordError
+from pytest_perfdl.model.errors import InputError, RecordError
 from pytest_perfdl.model.metrics import CountedMetric, general, is_judged, of
 from pytest_perfdl.model.record import INJECTED, Scalar, Series, metric_name
 from pytest_perfdl.model.record_json import LARGEST, RUN_FILE_SCHEMA, Outline, Versioned, decoded
@@ -403,17 +403,17 @@ def measurements(root: Path, folder: str, skip: Skip) -> Iterator[Measurement]:
 
     Raises
     ------
-    HistoryError
+    InputError
         There is no repository, or the folder is not in it.
     """
     base = (root / folder).resolve()
     top = top_of(root)
     if top is None:
-        raise HistoryError(
+        raise InputError(
             trouble(root) or f"{root} is in no git repository: name run files instead (perfdl history --runs FOLDER)"
         )
     if not base.is_relative_to(top.resolve()):
-        raise HistoryError(f"the baselines folder {base} is not in the git repository {top}: set the folder with --dir")
+        raise InputError(f"the baselines folder {base} is not in the git repository {top}: set the folder with --dir")
     place = base.relative_to(top.resolve()).as_posix()
     if git(top, "rev-parse", "--is-shallow-repository") == "true":
         skip("this is a shallow clone, which lacks older commits: run git fetch --unshallow first")

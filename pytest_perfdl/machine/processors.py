@@ -127,13 +127,13 @@ def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
     if counts.get("nr_periods"):
         stopped = f"; throttled in {counts.get('nr_throttled', 0)} of {counts['nr_periods']} periods"
     level: Level = "bad" if allowed < 1 else "warn"
-    found = (
+    quota = (
         f"{allowed:g} of {plural(processors, 'CPU')} for this container, "
         f"period {format_quantity(period_ns, 'ns')}{stopped}"
     )
     why = "all threads stop when the quota of a period is used up"
     do = "start the container with a cpuset instead of a quota: docker run --cpuset-cpus=... (no --cpus)"
-    return [MachineFinding(level, "CPU quota", found, why, do)]
+    return [MachineFinding(level, "CPU quota", quota, why, do)]
 
 
 def least_quota(root: Path) -> float | None:

@@ -259,5 +259,6 @@ def _effects(answer: Answer) -> dict[str, Any]:
 
 def to_json(answer: CommitAnswer | EnvironmentAnswer, commands: Sequence[str] = ()) -> Any:
     """Plain data of an answer, of commits with the commands that a user gives."""
-    is_commit = isinstance(answer, CommitAnswer)
-    return plain(CommitAnswerForm.of(answer, commands) if is_commit else EnvironmentAnswerForm.of(answer))
+    if isinstance(answer, EnvironmentAnswer):
+        return plain(EnvironmentAnswerForm.of(answer))
+    return plain(CommitAnswerForm.of(answer, commands))

@@ -93,12 +93,15 @@ class _PlanForm(msgspec.Struct, forbid_unknown_fields=True):
     loops: dict[str, Annotated[int, msgspec.Meta(ge=1, le=2**31)]] = {}
 
 
-class OccasionForm(msgspec.Struct):
-    """An occasion, as records hold it."""
-
+class _OccasionOutline(msgspec.Struct):
     repeats: _Count
     date: str
     commit: GitHash | None
+
+
+class OccasionForm(_OccasionOutline):
+    """An occasion, as records hold it."""
+
     tree: GitHash | None
     reference_ns: list[_Number] | None = None
     seconds: _Number | None = None
@@ -175,11 +178,11 @@ class Outline(Versioned):
     test: str
     key: KeyForm
     context: dict[str, ScalarForm]
-    test_hash: str
-    plan: dict[str, Any]
-    occasions: Annotated[list[OccasionForm], msgspec.Meta(min_length=1)]
-    integrity: list[Finding]
+    occasions: Annotated[list[_OccasionOutline], msgspec.Meta(min_length=1)]
     calls: list[CallOutline]
+    test_hash: str = ""
+    plan: dict[str, Any] = {}
+    integrity: list[Finding] = []
     note: str | None = None
 
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.results.run import Result, Run
     from pytest_perfdl.results.verdict import Judgement
-    from pytest_perfdl.scaling import choose, read_csv
+    from pytest_perfdl.scaling.choose import choose
+    from pytest_perfdl.scaling.points import read_csv
     from pytest_perfdl.trace import Category, Trace
     from pytest_perfdl.trace import read as read_trace
     from pytest_perfdl.whatif import Change, Context, Plan, Select, predict, simulate, task_graph, transform
@@ -70,7 +71,8 @@ _MODULES = {
     "model.record": ("Record",),
     "results.run": ("Result", "Run"),
     "results.verdict": ("Judgement",),
-    "scaling": ("choose", "read_csv"),
+    "scaling.choose": ("choose",),
+    "scaling.points": ("read_csv",),
     "trace": ("Category", "Trace"),
     "whatif": ("Change", "Context", "Plan", "Select", "predict", "simulate", "task_graph", "transform"),
     "whatif.advice": ("advise",),

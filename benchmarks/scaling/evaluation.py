@@ -10,7 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling import Affine, Generic, Physical, Points, choose, evaluate
+from pytest_perfdl.scaling.choose import choose, evaluate
+from pytest_perfdl.scaling.generic import ADDITIVE, PRODUCT
+from pytest_perfdl.scaling.laws import AFFINE
+from pytest_perfdl.scaling.physical import PHYSICAL
+from pytest_perfdl.scaling.points import Points
 
 TWELVE = 12
 PAPER = "generic product"
@@ -103,9 +107,9 @@ def scores(name: str, points: Points, seeds: int, regressors: Mapping[str, Calla
 
 
 def models(points: Points, regressors: Mapping[str, Callable[[], object]]) -> dict[str, Callable]:
-    forms = [Physical(), Generic("product"), Generic("additive")]
+    forms = [PHYSICAL, PRODUCT, ADDITIVE]
     if len(points.varying) == 1:
-        forms.insert(0, Affine())
+        forms.insert(0, AFFINE)
     found: dict[str, Callable] = {OURS: _chosen}
     found |= {form.name: lambda fitted, form=form: _alone(form, fitted) for form in forms}
     return found | {name: lambda fitted, make=make: _regressor(make(), fitted) for name, make in regressors.items()}
@@ -146,7 +150,7 @@ def sklearn_regressors() -> dict[str, Callable[[], object]]:
 def fit_seconds(points: Points) -> dict[str, float]:
     """What fitting all points takes, the median of five times, without the held-out fits."""
     found = {}
-    for form in (Physical(), Generic("product"), Generic("additive")):
+    for form in (PHYSICAL, PRODUCT, ADDITIVE):
         try:
             found[form.name] = statistics.median(evaluate(form, points).fit_seconds for _ in range(5))
         except ScalingError:

@@ -16,8 +16,11 @@ from itertools import product
 
 import numpy as np
 
-from pytest_perfdl.scaling import Affine, Generic, Physical, Point, Points, evaluate
-from pytest_perfdl.scaling.laws import Curve
+from pytest_perfdl.scaling.choose import evaluate
+from pytest_perfdl.scaling.generic import ADDITIVE, PRODUCT
+from pytest_perfdl.scaling.laws import AFFINE, Curve
+from pytest_perfdl.scaling.physical import PHYSICAL
+from pytest_perfdl.scaling.points import Points
 from pytest_perfdl.stats.quantiles import student
 
 LEAST_COVERED = 0.90
@@ -57,22 +60,22 @@ class Row:
 
 CASES = {
     "affine": Case(
-        Affine(), {"extrinsic": ["batch"]}, {"batch": (2, 4, 6, 8, 12, 16, 24, 32)}, lambda batch: 12e6 + 1e6 * batch, 5
+        AFFINE, {"extrinsic": ["batch"]}, {"batch": (2, 4, 6, 8, 12, 16, 24, 32)}, lambda batch: 12e6 + 1e6 * batch, 5
     ),
     "generic product": Case(
-        Generic("product"),
+        PRODUCT,
         {"intrinsic": ["layers"], "extrinsic": ["batch"]},
         AXES,
         lambda layers, batch: 2e6 * layers**1.2 * batch**0.7 + 12e6,
     ),
     "generic additive": Case(
-        Generic("additive"),
+        ADDITIVE,
         {"intrinsic": ["layers"], "extrinsic": ["batch"]},
         AXES,
         lambda layers, batch: 4e6 * layers**1.2 + 3e6 * batch**0.7 + 6e6,
     ),
     "physical": Case(
-        Physical(),
+        PHYSICAL,
         {"intrinsic": ["flops"], "extrinsic": ["workers"]},
         WORK,
         lambda flops, workers: (
@@ -91,7 +94,7 @@ def points_of(case, noise, random):
     for sizes in product(*case.sizes.values()):
         factors = dict(zip(case.sizes, map(float, sizes), strict=True))
         for _ in range(case.repeats):
-            found.append(Point(factors, case.time(**factors) * (1 + noise * random.standard_normal())))
+            found.append((factors, case.time(**factors) * (1 + noise * random.standard_normal())))
     return Points.of(found, **case.kinds)
 
 

@@ -30,7 +30,7 @@ import evaluation
 from common import kept
 from workloads import DATA_SETS
 
-from pytest_perfdl.scaling import Point, Points
+from pytest_perfdl.scaling.points import Points
 
 RESULTS = ROOT / "perf-report" / "scaling.jsonl"
 LEAST_CONFIGURATIONS = 13
@@ -87,7 +87,7 @@ def points_of(arguments):
     """The data sets that were recorded, by name."""
     by_name = {}
     for name, sizes, _, ns in read(arguments.results):
-        by_name.setdefault(name, []).append(Point({key: float(value) for key, value in sizes.items()}, ns))
+        by_name.setdefault(name, []).append(({key: float(value) for key, value in sizes.items()}, ns))
     return {
         each.name: Points.of(by_name[each.name], intrinsic=each.intrinsic, extrinsic=each.extrinsic)
         for each in asked_for(arguments)

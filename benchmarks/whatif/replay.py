@@ -30,9 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from common.tables import table_text
 
 from pytest_perfdl.trace import read
-from pytest_perfdl.whatif import NewTask, Plan, quality, simulate, task_graph
+from pytest_perfdl.whatif import Plan, simulate, task_graph
+from pytest_perfdl.whatif.editing.surgery import NewTask
 from pytest_perfdl.whatif.from_trace.job import job_graph
 from pytest_perfdl.whatif.model import TaskGraph, TaskKind
+from pytest_perfdl.whatif.simulation.quality import quality
 
 WHATIFS = 100
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pytest_perfdl.system.processes import INTERRUPTED
@@ -86,29 +86,35 @@ def _run(given: list[str]) -> int:
     from pytest_perfdl.model.errors import PerfdlError
     from pytest_perfdl.model.visible import visible
 
-    # Each imports what it needs, so only the one that is meant is loaded, and all of them only to be listed.
-    meant = given[0] if given and given[0] in _MODULES else None
-    modules = {name: _load(name) for name in _MODULES if meant in (None, name)}
-    summaries = {name: (module.__doc__ or "").partition("\n")[0] for name, module in modules.items()}
+    # Each imports what it needs, so only the one that is meant is loaded, and none to list them.
+    meant = next((each for each in given if not each.startswith("-")), None)
+    module = _load(meant) if meant in _MODULES else None
     parser = Parser(
         prog="perfdl",
         usage="perfdl [-h] [--version] COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Tools for baselines, reports and traces of pytest-perfdl, the pytest plugin.",
-        epilog="" if meant else _listed(summaries),
+        epilog="" if module else _list_commands(),
     )
     parser.add_argument("--version", action="version", version=f"perfdl {__version__}")
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", prog="perfdl", help=argparse.SUPPRESS
     )
-    for name, module in modules.items():
-        subparser = commands.add_parser(name, description=summaries[name], epilog=f"example: {EXAMPLES[name]}")
-        module.add_arguments(subparser)
+    for name in _MODULES:
+        if module is None:
+            commands.add_parser(name)
+        elif name == meant:
+            description = (module.__doc__ or "").partition("\n")[0]
+            module.add_arguments(
+                commands.add_parser(name, description=description, epilog=f"example: {EXAMPLES[name]}")
+            )
     parsed, unknown = parser.parse_known_args(given)
+    # Without a command that exists, argparse has ended the program.
+    assert module is not None
     if unknown:
         commands.choices[parsed.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        code: int = modules[parsed.command].run(parsed)
+        code: int = module.run(parsed)
         return code
     except PerfdlError as error:
         say(f"perfdl {parsed.command}: {visible(str(error))}", error=True)
@@ -127,15 +133,21 @@ def _run(given: list[str]) -> int:
         return 0
 
 
-def _listed(summaries: Mapping[str, str]) -> str:
-    """The subcommands in their groups, with an example of each."""
+def _list_commands() -> str:
+    """The subcommands in their groups, with an example of each.
+
+    The first line of a module says what it does; it is read as text, since importing all of them takes a second.
+    """
+    import pkgutil
     import textwrap
 
     lines: list[str] = []
     for title, group in _GROUPS.items():
         lines += ["", f"{title}:"] if lines else [f"{title}:"]
-        for name, (_, example) in group.items():
-            lines += textwrap.wrap(summaries[name], 78, initial_indent=f"  {name:<11}", subsequent_indent=" " * 13)
+        for name, (module, example) in group.items():
+            source = (pkgutil.get_data(__name__, f"{module}.py") or b"").decode()
+            summary = source.partition("\n")[0].strip('"')
+            lines += textwrap.wrap(summary, 78, initial_indent=f"  {name:<11}", subsequent_indent=" " * 13)
             lines.append(f"{'':13}$ {example}")
     return "\n".join([*lines, "", "`perfdl COMMAND --help` lists the options of a command."])
 

@@ -19,8 +19,10 @@ from pytest_perfdl.model.errors import CommandError, ScalingError
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
-    from pytest_perfdl.scaling import Choice, Fit, Parts, Points
+    from pytest_perfdl.scaling.choose import Choice, Fit
     from pytest_perfdl.scaling.planning import SpeedUp
+    from pytest_perfdl.scaling.points import Points
+    from pytest_perfdl.scaling.saved import Parts
 
 
 _LIMIT = 2**24
@@ -147,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _fit(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report import scaling
     from pytest_perfdl.report.files import write_files
-    from pytest_perfdl.scaling import choose
+    from pytest_perfdl.scaling.choose import choose
 
     points, parts = _measured(arguments)
     choice = choose(points)
@@ -169,7 +171,8 @@ def _fit(arguments: argparse.Namespace) -> int:
 
 def _predict(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report import scaling
-    from pytest_perfdl.scaling import PROCESSORS, predict
+    from pytest_perfdl.scaling.choose import predict
+    from pytest_perfdl.scaling.physical import PROCESSORS
     from pytest_perfdl.scaling.planning import epoch, next_measurement, speed_up
 
     choice = _saved(arguments.model)
@@ -217,7 +220,8 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
 def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
     """The points, and the parts of the steps where they are asked for."""
     from pytest_perfdl.results.run_file import read_run
-    from pytest_perfdl.scaling import members_of, parts_of, points_of, read_csv
+    from pytest_perfdl.scaling.points import members_of, naming, points_of, read_csv
+    from pytest_perfdl.scaling.saved import parts_of
 
     kinds = {"intrinsic": _names(arguments.intrinsic), "extrinsic": _names(arguments.extrinsic)}
     if arguments.points.suffix != ".json":
@@ -225,14 +229,15 @@ def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
             raise CommandError("--parts needs a run.json file: a CSV file contains only step times")
         return read_csv(arguments.points, **kinds), None
     records = [result.new for result in read_run(arguments.points).results if result.new is not None]
-    members = members_of(records, str(arguments.points), test=arguments.k, names=_names(arguments.axes) or [])
-    points = points_of(members, metric=arguments.metric, **kinds)
-    return points, parts_of(members, metric=arguments.metric, **kinds) if arguments.parts else None
+    with naming(str(arguments.points)):
+        members = members_of(records, test=arguments.k, names=_names(arguments.axes) or [])
+        points = points_of(members, metric=arguments.metric, **kinds)
+        return points, parts_of(members, metric=arguments.metric, **kinds) if arguments.parts else None
 
 
 def _saved(path: Path) -> Choice:
     from pytest_perfdl.model.untrusted_files import read_bytes
-    from pytest_perfdl.scaling import from_data
+    from pytest_perfdl.scaling.saved import from_data
 
     try:
         return from_data(json.loads(read_bytes(path, _LIMIT))["saved"])
@@ -245,12 +250,10 @@ def _saved(path: Path) -> Choice:
 
 
 def _form(choice: Choice, name: str | None) -> Fit:
-    if name is None:
-        return choice.chosen
-    for fit in choice.fits:
-        if fit.name == name:
-            return fit
-    raise CommandError(f"there is no model {name!r}; choose from {', '.join(fit.name for fit in choice.fits)}")
+    by_name = {fit.name: fit for fit in choice.fits}
+    if name is not None and name not in by_name:
+        raise CommandError(f"there is no model {name!r}; choose from {', '.join(by_name)}")
+    return choice.chosen if name is None else by_name[name]
 
 
 def _configuration(texts: Sequence[str]) -> dict[str, float]:

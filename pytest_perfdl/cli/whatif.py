@@ -123,9 +123,9 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
     context = Context(graph, machine)
     try:
         base = Base.of(graph)
-        if graph.job is not None:
-            for found in _selections(questions):
-                found.check(graph.job.parts)
+        if job is not None:
+            for edit in (edit for question in questions if question.plan for edit in question.plan.edits):
+                edit.parameters["tasks"].check(job.parts)
         predictions = [predict(context, question, base) for question in questions]
         if len(questions) > 1:
             predictions.append(together(context, questions, base))
@@ -214,12 +214,6 @@ def _arithmetic(trace: Trace, machine: Machine) -> Arithmetic | None:
     return Arithmetic(found["achieved_flops"] * step_ns / 1e9, None if share is None else share * step_ns)
 
 
-def _selections(questions: Sequence[WhatIf]) -> list[Selected]:
-    """The selections of the command line."""
-    plans = [question.plan for question in questions if question.plan is not None]
-    return [edit.parameters["tasks"] for plan in plans for edit in plan.edits]
-
-
 def _without_profiler(graph: TaskGraph, step_time: str | None) -> TaskGraph:
     from pytest_perfdl.model.units import parse_quantity
     from pytest_perfdl.whatif.unprofiled import unprofiled
@@ -262,7 +256,7 @@ def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
         try:
             found.append(WhatIf(text, transform=name, parameters=parameters(name, given)))
         except ValueError as error:
-            raise CommandError(f"--apply {error}") from error
+            raise CommandError(f"--apply {text!r}: {error}") from error
     return found
 
 

@@ -119,9 +119,7 @@ def measured(results: Sequence[Result]) -> str:
     base = _span([result.base.repeats for result in results if result.base is not None])
     if not new:
         return ""
-    if base:
-        return f"{new} {'process' if new == '1' else 'processes'} against {base}"
-    return f"{new} {'process' if new == '1' else 'processes'}"
+    return f"{new} {'process' if new == '1' else 'processes'}" + (f" against {base}" if base else "")
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 from pytest_perfdl.judge.budget import phrase
 from pytest_perfdl.model.errors import CommandError
+from pytest_perfdl.report.layout import Column
 from pytest_perfdl.report.words import shown_path, visible
 from pytest_perfdl.results.numbers import numbers
 from pytest_perfdl.results.run import Result, Run
@@ -18,75 +20,66 @@ from pytest_perfdl.results.verdict import MetricVerdict
 # CSV: one row for each test and metric of a run, for spreadsheets and data frames.
 
 
+def _of_metric(title: str, field: str = "", kind: str = "text") -> Column:
+    """A column of a metric's field, by default that of the title."""
+    return Column(title, lambda row: getattr(row[2], field or title, None), kind)
+
+
 COLUMNS = (
-    "test",
-    "metric",
-    "kind",
-    "unit",
-    "better",
-    "baseline",
-    "current",
-    "change",
-    "change_ci95_low",
-    "change_ci95_high",
-    "limit",
-    "verdict",
-    "test_verdict",
-    "evidence",
-    "rounds",
-    "machine_id",
-    "commit",
-    "date",
-    "waiver",
+    Column("test", lambda row: row[1].id),
+    _of_metric("metric", "name"),
+    _of_metric("kind"),
+    _of_metric("unit"),
+    _of_metric("better"),
+    _of_metric("baseline", "base", "number"),
+    _of_metric("current", "new", "number"),
+    _of_metric("change", "effect", "number"),
+    Column("change_ci95_low", lambda row: (getattr(row[2], "ci95", None) or (None, None))[0], "number"),
+    Column("change_ci95_high", lambda row: (getattr(row[2], "ci95", None) or (None, None))[1], "number"),
+    Column("limit", lambda row: _limit(row[2])),
+    _of_metric("verdict"),
+    Column("test_verdict", lambda row: row[1].verdict),
+    _of_metric("evidence"),
+    _of_metric("rounds", kind="count"),
+    Column("machine_id", lambda row: row[0].machine_id if row[1].new is None else row[1].new.key.slug),
+    Column("commit", lambda row: row[0].commit),
+    Column("date", lambda row: row[0].date),
+    Column("waiver", lambda row: _waiver(row[2])),
 )
+"""Of rows (run, result, metric); the metric is `None` for a test that was not measured."""
 _FORMULA = ("=", "+", "-", "@")
 """A spreadsheet calculates a cell that begins with one of these."""
 
 
 def to_csv(run: Run) -> str:
-    """The run as CSV (RFC 4180, but lines end with a newline alone), the names of the columns first.
+    """The run as CSV.
 
     `baseline` and `current` are in the metric's `unit`, `change` and the ends of its 95 % interval are ratios (0.1 is
     10 %). What is not known is empty. A test that has no metrics, since it was not measured, has one row without them.
     """
+    return csv_text(COLUMNS, _rows(run))
+
+
+def csv_text(columns: Sequence[Column], rows: Iterable[Any]) -> str:
+    """Rows as CSV (RFC 4180, but lines end with a newline alone), the titles of the columns first."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for result in run.results:
-        for metric in result.metrics or (None,):
-            row = cells(run, result, metric)
-            writer.writerow([cell(row.get(column)) for column in COLUMNS])
+    writer.writerow(column.title for column in columns)
+    writer.writerows([cell(column.value(row)) for column in columns] for row in rows)
     return file.getvalue()
 
 
-def cells(run: Run, result: Result, metric: MetricVerdict | None) -> dict[str, str | float | None]:
-    """The values of a row by column; a column that is not known may be absent, and numbers may not be finite."""
-    found: dict[str, str | float | None] = {
-        "test": result.id,
-        "test_verdict": result.verdict,
-        "machine_id": run.machine_id if result.new is None else result.new.key.slug,
-        "commit": run.commit,
-        "date": run.date,
-    }
-    if metric is not None:
-        low, high = metric.ci95 or (None, None)
-        found |= {
-            "metric": metric.name,
-            "kind": metric.kind,
-            "unit": metric.unit,
-            "better": metric.better,
-            "baseline": metric.base,
-            "current": metric.new,
-            "change": metric.effect,
-            "change_ci95_low": low,
-            "change_ci95_high": high,
-            "limit": None if metric.limit is None else str(metric.limit),
-            "verdict": metric.verdict,
-            "evidence": metric.evidence,
-            "rounds": metric.rounds,
-            "waiver": None if metric.waiver is None else phrase(metric.waiver),
-        }
-    return found
+def _rows(run: Run) -> Iterator[tuple[Run, Result, MetricVerdict | None]]:
+    for result in run.results:
+        yield from ((run, result, metric) for metric in result.metrics or (None,))
+
+
+def _limit(metric: MetricVerdict | None) -> str | None:
+    return None if metric is None or metric.limit is None else str(metric.limit)
+
+
+def _waiver(metric: MetricVerdict | None) -> str | None:
+    return None if metric is None or metric.waiver is None else phrase(metric.waiver)
 
 
 def cell(value: str | float | None) -> str:
@@ -104,9 +97,6 @@ def cell(value: str | float | None) -> str:
 # Parquet: the table of `to_csv` with typed columns, for data frames and warehouses.
 
 
-_NUMBERS = frozenset({"baseline", "current", "change", "change_ci95_low", "change_ci95_high"})
-
-
 def to_parquet(run: Run) -> bytes:
     """The run as one Parquet table; what is not known is null.
 
@@ -120,14 +110,9 @@ def to_parquet(run: Run) -> bytes:
     import pyarrow
     from pyarrow import parquet
 
-    def kind(column: str) -> Any:
-        if column in _NUMBERS:
-            return pyarrow.float64()
-        return pyarrow.int64() if column == "rounds" else pyarrow.string()
-
-    found = (cells(run, result, metric) for result in run.results for metric in result.metrics or (None,))
-    rows = [{column: _value(row.get(column)) for column in COLUMNS} for row in found]
-    schema = pyarrow.schema([(column, kind(column)) for column in COLUMNS])
+    types = {"number": pyarrow.float64(), "count": pyarrow.int64(), "text": pyarrow.string()}
+    rows = [{column.title: _value(column.value(row)) for column in COLUMNS} for row in _rows(run)]
+    schema = pyarrow.schema([(column.title, types[column.kind]) for column in COLUMNS])
     table = pyarrow.Table.from_pylist(rows, schema=schema)
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(table, sink)
@@ -163,10 +148,6 @@ def properties(result: Result, run: Run) -> list[tuple[str, object]]:
 
 
 def _parts(metric: MetricVerdict) -> list[tuple[str, object]]:
-    waiver = None if metric.waiver is None else visible(phrase(metric.waiver))
-    words = (
-        ("verdict", metric.verdict),
-        ("limit", None if metric.limit is None else str(metric.limit)),
-        ("waiver", waiver),
-    )
+    waiver = _waiver(metric)
+    words = (("verdict", metric.verdict), ("limit", _limit(metric)), ("waiver", waiver and visible(waiver)))
     return [*((name, word) for name, word in words if word is not None), *numbers(metric).items()]

@@ -36,7 +36,7 @@ def change(metric: MetricVerdict) -> str:
     """Both sides with the unit said once where it is the same, "41.20 -> 45.08 ms"."""
     if metric.base is None or metric.new is None or not metric.of_step:
         return value(metric.new if metric.base is None else metric.base, metric)
-    return _pair(metric.base, metric.new, metric.unit) + _per_step(metric)
+    return pair(metric.base, metric.new, metric.unit) + _per_step(metric)
 
 
 def effect(metric: MetricVerdict) -> str:
@@ -65,13 +65,6 @@ def limit_cell(metric: MetricVerdict) -> str:
     return f"budget {metric.limit}" if metric.is_held_to_budget else limit_words(str(metric.limit), short=True)
 
 
-def times_over(metric: MetricVerdict) -> str:
-    """How far past the limit, "3.1x over"; empty unless it is past."""
-    if metric.times_over is None or not math.isfinite(metric.times_over):
-        return ""
-    return f"{metric.times_over:.1f}x over"
-
-
 def excluded(metric: MetricVerdict) -> str:
     """The least slowdown that the rounds would have shown, "2.1%"; empty where that is not known."""
     if metric.excluded is None or not math.isfinite(metric.excluded) or metric.excluded <= 0:
@@ -98,7 +91,7 @@ def cause_time(cause: Cause) -> str:
         return format_quantity(cause.new_ns, "ns")
     if cause_status(cause) == "gone":
         return format_quantity(cause.base_ns, "ns")
-    return _pair(cause.base_ns, cause.new_ns, "ns")
+    return pair(cause.base_ns, cause.new_ns, "ns")
 
 
 def cause_effect(cause: Cause) -> str:
@@ -119,6 +112,25 @@ def share(part: float) -> str:
     return f"{part * 100:.{0 if abs(part) >= 0.0095 else 1}f}%"
 
 
+EFFECTS = {
+    "count": ("more calls", "fewer calls"),
+    "duration": ("slower per call", "faster per call"),
+    "mix": ("different inputs", "different inputs"),
+    "exposure": ("less overlap", "more overlap"),
+}
+"""What each effect is called that adds time, and that saves it."""
+
+
+def effect_words(name: str, ns: float) -> str:
+    """One reason for a change with its time: "slower per call +925.6 µs"."""
+    return f"{effect_name(name, ns)} {format_quantity(ns, 'ns', signed=True)}"
+
+
+def effect_name(name: str, ns: float) -> str:
+    """The same without its time."""
+    return EFFECTS[name][ns < 0]
+
+
 def cause_effects(cause: Cause) -> str:
     """Why its time changed, the largest effect first: "slower per call +2.100 ms, more calls +0.400 ms".
 
@@ -126,19 +138,9 @@ def cause_effects(cause: Cause) -> str:
     """
     if cause_status(cause) != "changed":
         return ""
-    names = {
-        "count": ("more calls", "fewer calls"),
-        "duration": ("slower per call", "faster per call"),
-        "mix": ("different inputs", "different inputs"),
-        "exposure": ("less overlap", "more overlap"),
-    }
     largest = max(map(abs, cause.effects.values()), default=0)
     told = sorted(cause.effects.items(), key=lambda effect: -abs(effect[1]))
-    return ", ".join(
-        f"{names[name][ns < 0]} {format_quantity(ns, 'ns', signed=True)}"
-        for name, ns in told
-        if name in names and abs(ns) >= max(1, largest / 20)
-    )
+    return ", ".join(effect_words(name, ns) for name, ns in told if name in EFFECTS and abs(ns) >= max(1, largest / 20))
 
 
 def cause_sign(cause: Cause) -> str:
@@ -146,7 +148,12 @@ def cause_sign(cause: Cause) -> str:
     return {"new": "+", "gone": "-", "changed": " "}[cause_status(cause)]
 
 
-def _pair(base: float, new: float, unit: str) -> str:
+def pair(base: float, new: float, unit: str) -> str:
+    """Two quantities with the unit said once where it is the same.
+
+    >>> pair(41.2e6, 45.08e6, "ns"), pair(9e5, 2e6, "ns")
+    ('41.20 -> 45.08 ms', '900.0 µs -> 2.000 ms')
+    """
     before, after = format_quantity(base, unit), format_quantity(new, unit)
     number, _, name = before.partition(" ")
     return f"{number} -> {after}" if name and after.endswith(f" {name}") else f"{before} -> {after}"

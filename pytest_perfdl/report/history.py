@@ -7,27 +7,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import msgspec
 from markupsafe import Markup
 
-from pytest_perfdl.model.json import filled, plain
-from pytest_perfdl.model.record import Better
+from pytest_perfdl.model.json import derived, filled, plain
 from pytest_perfdl.model.units import format_percent, format_quantity, plural, some
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import html, layout, svg
-from pytest_perfdl.report.exports import cell
-from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.layout import Column, Table, keyed
+from pytest_perfdl.report.exports import csv_text
+from pytest_perfdl.report.figures import pair
+from pytest_perfdl.report.layout import Column, Table
 from pytest_perfdl.report.svg import Axis
 from pytest_perfdl.results.curve import Point, TestHistory
 from pytest_perfdl.stats.change_points import ChangePoint
@@ -40,10 +34,8 @@ def values_words(history: TestHistory) -> str:
     first, last = history.points[0].value, history.points[-1].value
     if first == last:
         return format_quantity(first, history.unit)
-    before, after = format_quantity(first, history.unit), format_quantity(last, history.unit)
-    number, _, unit = before.partition(" ")
-    pair = f"{number} -> {after}" if unit and after.endswith(f" {unit}") else f"{before} -> {after}"
-    return f"{pair} ({format_percent(last / first - 1)})" if first > 0 else pair
+    both = pair(first, last, history.unit)
+    return f"{both} ({format_percent(last / first - 1)})" if first > 0 else both
 
 
 def place_words(point: Point) -> str:
@@ -171,49 +163,50 @@ def _labelled(count: int) -> list[int]:
 # Histories as CSV: one row for each point, for spreadsheets and data frames.
 
 
+def _of_history(title: str, field: str = "") -> Column:
+    return Column(title, lambda row: getattr(row[0], field or title))
+
+
+def _of_point(title: str) -> Column:
+    return Column(title, lambda row: getattr(row[1], title))
+
+
 COLUMNS = (
-    "test",
-    "metric",
-    "unit",
-    "better",
-    "machine_id",
-    "commit",
-    "date",
-    "value",
-    "value_ci95_low",
-    "value_ci95_high",
-    "paired",
-    "environment",
-    "environment_changes",
-    "change",
-    "change_probability",
-    "subject",
-    "note",
+    _of_history("test", "id"),
+    _of_history("metric"),
+    _of_history("unit"),
+    _of_history("better"),
+    _of_history("machine_id"),
+    _of_point("commit"),
+    _of_point("date"),
+    _of_point("value"),
+    Column("value_ci95_low", lambda row: (row[1].interval or (None, None))[0]),
+    Column("value_ci95_high", lambda row: (row[1].interval or (None, None))[1]),
+    Column("paired", lambda row: int(row[1].is_paired)),
+    _of_point("environment"),
+    Column("environment_changes", lambda row: environment_words(row[1])),
+    Column("change", lambda row: getattr(row[2], "effect", None)),
+    Column("change_probability", lambda row: getattr(row[2], "probability", None)),
+    _of_point("subject"),
+    _of_point("note"),
 )
+"""Of rows (history, point, change); the change is that whose first point this is, or `None`."""
 
 
 def to_csv(histories: Sequence[TestHistory]) -> str:
-    """All points as CSV (RFC 4180, but lines end with a newline alone), the names of the columns first.
+    """All points as CSV, `change` as a ratio."""
+    rows = (
+        (history, point, changes.get(index))
+        for history in histories
+        for changes in [_changes(history)]
+        for index, point in enumerate(history.points)
+    )
+    return csv_text(COLUMNS, rows)
 
-    `change` is the effect of a change point as a ratio, at its first point; empty elsewhere.
-    """
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for history in histories:
-        changes = {change.index: change for change in history.change_points}
-        for index, point in enumerate(history.points):
-            low, high = point.interval or (None, None)
-            change = changes.get(index)
-            row = (
-                *(history.id, history.metric, history.unit, history.better, history.machine_id),
-                *(point.commit, point.date, point.value, low, high, int(point.is_paired)),
-                *(point.environment, environment_words(point)),
-                *((None, None) if change is None else (change.effect, change.probability)),
-                *(point.subject, point.note),
-            )
-            writer.writerow([cell(value) for value in row])
-    return file.getvalue()
+
+def _changes(history: TestHistory) -> dict[int, ChangePoint]:
+    """The changes by the place of their first point."""
+    return {change.index: change for change in history.change_points}
 
 
 # `perfdl history --json`: values in the metric's unit, effects as ratios, null for what is not known.
@@ -229,43 +222,33 @@ class _EnvironmentChange(msgspec.Struct):
     new: str
 
 
-class _Point(msgspec.Struct):
-    commit: str | None
-    date: str
-    value: float
-    interval: tuple[float, float] | None
-    environment: str
-    environment_changes: list[_EnvironmentChange]
-    paired: bool
-    subject: str
-    note: str | None
-
-
-class _ChangePoint(msgspec.Struct):
-    commit: str | None
-    date: str
-    point: int
-    """Index of the first point of the new level."""
-    effect: float
-    interval: tuple[float, float]
-    probability: float
-    worse: bool
-
-
-class _Test(msgspec.Struct):
-    id: str
-    metric: str
-    unit: str
-    better: Better
-    machine_id: str
-    points: list[_Point]
-    change_points: list[_ChangePoint]
+_Point = derived(
+    "Point",
+    Point,
+    first=("commit", "date", "value", "interval", "environment", "environment_changes", "paired"),
+    without=("is_paired",),
+    more={
+        **dict.fromkeys(("commit", "note"), str | None),
+        "environment_changes": list[_EnvironmentChange],
+        "paired": bool,
+    },
+)
+_ChangePoint = derived(
+    "ChangePoint",
+    ChangePoint,
+    first=("commit", "date", "point"),
+    without=("index",),
+    more={"commit": str | None, "date": str, "point": int, "worse": bool},
+)
+"""A change of the level; `point` is the index of its first point."""
+_LISTS = {"points": list[_Point], "change_points": list[_ChangePoint]}  # type: ignore[valid-type]
+_Test = derived("Test", TestHistory, more=_LISTS)
 
 
 class HistoryForm(msgspec.Struct):
     """All histories, and one line for each file that could not be used."""
 
-    tests: list[_Test]
+    tests: list[_Test]  # type: ignore[valid-type]
     skipped: list[str]
 
 
@@ -274,7 +257,7 @@ def to_json(histories: Sequence[TestHistory], skipped: Sequence[str] = ()) -> di
     return {"schema": SCHEMA, **plain(HistoryForm([_history(each) for each in histories], list(skipped)))}
 
 
-def _history(history: TestHistory) -> _Test:
+def _history(history: TestHistory) -> Any:
     changes = [
         filled(
             _ChangePoint,
@@ -289,7 +272,7 @@ def _history(history: TestHistory) -> _Test:
     return filled(_Test, history, points=[_point(each) for each in history.points], change_points=changes)
 
 
-def _point(point: Point) -> _Point:
+def _point(point: Point) -> Any:
     return filled(
         _Point,
         point,
@@ -303,8 +286,6 @@ def _point(point: Point) -> _Point:
 # Histories as one self-contained page: a picture, the changes and all points of every test.
 
 
-ROWS = 300
-"""Rows of a table that the page holds; all of them are in its data, and in `--json`."""
 OPEN = 20
 """Tests that are not folded."""
 EVENTS = 20
@@ -320,28 +301,15 @@ def write_page(path: Path, histories: Sequence[TestHistory]) -> None:
         When it cannot be written; an earlier page is then still whole.
     """
     newest_first = sorted(histories, key=_last_change, reverse=True)
-    text = (
-        _environment()
-        .get_template("history.html.j2")
-        .render(
-            headline=_headline(histories),
-            sheets=[_sheet(each) for each in newest_first],
-            json=html.script_safe(to_json(histories)),
-            **html.frame(),
-        )
+    html.write_page(
+        path,
+        "history.html.j2",
+        headline=_headline(histories),
+        sheets=[_sheet(each) for each in newest_first],
+        json=html.script_safe(to_json(histories)),
+        opened=OPEN,
+        most_events=EVENTS,
     )
-    write_files({path: text.encode("utf-8", "backslashreplace")})
-
-
-def _columns(history: TestHistory) -> list[Column]:
-    return [
-        keyed("Commit", "commit"),
-        keyed("Date", "date", "short"),
-        keyed("Value", "value", history.unit),
-        keyed("95% interval", "interval", "short"),
-        keyed("Change", "change"),
-        keyed("Environment", "environment"),
-    ]
 
 
 def _last_change(history: TestHistory) -> str:
@@ -357,55 +325,54 @@ def _headline(histories: Sequence[TestHistory]) -> str:
 
 def _sheet(history: TestHistory) -> dict[str, Any]:
     """What the template shows of one history."""
-    changes = {change.index: change for change in history.change_points}
-    rows = [
-        {
-            "commit": point.name or "unknown",
-            "date": point.date[:16].replace("T", " "),
-            "value": point.value,
-            "interval": interval_words(history, point),
-            "change": change_words(history, changes[index]) if index in changes else "",
-            "environment": _arrows(environment_words(point)),
-            "told": [text for text in (point.subject, f"note: {point.note}" if point.note else "") if text],
-        }
-        for index, point in enumerate(history.points)
-    ]
     return {
         "history": history,
         "values": _arrows(values_words(history)),
         "chart": chart(history),
         "hidden": max(0, len(history.points) - POINTS),
-        "events": _events(history, changes),
-        "points": Table("Points", _columns(history), rows[::-1], told=itemgetter("told")),
+        "events": list(_events(history)),
+        "points": _points(history),
     }
 
 
-def _events(history: TestHistory, changes: Mapping[int, ChangePoint]) -> list[dict[str, Any]]:
+def _points(history: TestHistory) -> Table:
+    """All points, the newest first."""
+    changes = _changes(history)
+    columns = (
+        Column("Commit", lambda row: row[1].name or "unknown"),
+        Column("Date", lambda row: row[1].date[:16].replace("T", " "), "short"),
+        Column("Value", lambda row: row[1].value, history.unit),
+        Column("95% interval", lambda row: interval_words(history, row[1]), "short"),
+        Column("Change", lambda row: change_words(history, changes[row[0]]) if row[0] in changes else ""),
+        Column("Environment", lambda row: _arrows(environment_words(row[1]))),
+    )
+    rows = list(enumerate(history.points))[::-1]
+    return Table("Points", columns, rows, told=lambda row: _said_of(row[1]))
+
+
+def _said_of(point: Point) -> list[str]:
+    """The subject and the note of a point, where it has them."""
+    return [text for text in (point.subject, f"note: {point.note}" if point.note else "") if text]
+
+
+def _events(history: TestHistory) -> Iterator[dict[str, Any]]:
     """Changes of the level and of the environment, and notes, the newest first."""
-    found: list[dict[str, Any]] = []
+    changes = _changes(history)
     for index, point in reversed(list(enumerate(history.points))):
-        place, note = place_words(point), f"note: {point.note}" if point.note else ""
+        place = place_words(point)
         if index in changes:
             name = "up" if history.is_worse(changes[index]) else "down"
-            told = list(filter(None, (point.subject, note)))
-            found.append({"name": name, "place": place, "words": change_words(history, changes[index]), "told": told})
-        elif note:
-            found.append({"name": "of-note", "place": place, "words": note, "told": []})
+            words = change_words(history, changes[index])
+            yield {"name": name, "place": place, "words": words, "told": _said_of(point)}
+        elif point.note:
+            yield {"name": "of-note", "place": place, "words": f"note: {point.note}", "told": []}
         if words := _arrows(environment_words(point)):
-            found.append({"name": "of-environment", "place": place, "words": f"environment: {words}", "told": []})
-    return found
+            yield {"name": "of-environment", "place": place, "words": f"environment: {words}", "told": []}
 
 
 def _arrows(text: str) -> str:
     """Text of a terminal, with the arrows of pages."""
     return text.replace(" -> ", " \N{RIGHTWARDS ARROW} ")
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    environment = html.template_environment()
-    environment.globals.update(limit=ROWS, opened=OPEN, most_events=EVENTS)
-    return environment
 
 
 # Histories on a terminal: for every test a sparkline, its values and its changes.
@@ -502,7 +469,7 @@ def _marks(history: TestHistory, columns: int) -> str:
 
 def _told(history: TestHistory) -> Iterator[str]:
     """One text for each change, environment and note, the oldest first."""
-    changes = {change.index: change for change in history.change_points}
+    changes = _changes(history)
     for index, point in enumerate(history.points):
         if index in changes:
             subject = f": {visible(point.subject)}" if point.subject else ""

@@ -13,7 +13,7 @@ import json
 import math
 import statistics
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import util
@@ -35,7 +35,6 @@ from pytest_perfdl.report.details import Names, details
 from pytest_perfdl.report.evidence import pictures
 from pytest_perfdl.report.figures import name_words
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.scaling import figure
 from pytest_perfdl.report.story import CauseGroup, Story, frame_place, largest_groups, rest_of, story
 from pytest_perfdl.report.traces import CallTraces, TraceFile
 from pytest_perfdl.results.memory_causes import cause_name
@@ -53,21 +52,20 @@ from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerd
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def template_environment() -> jinja2.Environment:
-    """Templates with the filters that all pages use: `visible`, `quantity`, `percent`, `number` and `plural`."""
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=_finalize,
-    )
-    made.filters.update(
-        visible=words.visible, quantity=_quantity, percent=_percent, number=_number, plural=units.plural
-    )
-    return made
+ROWS = 300
+"""Rows of a table that a page holds; all of them are in its data, and in `--json`."""
+
+
+def write_page(path: Path, template: str, **shown: Any) -> None:
+    """Write the page of a command.
+
+    Raises
+    ------
+    ReportError
+        When it cannot be written; an earlier page is then still whole.
+    """
+    text = _environment().get_template(template).render(**shown, **frame())
+    write_files({path: text.encode("utf-8", "backslashreplace")})
 
 
 def frame(*more: str) -> dict[str, Markup]:
@@ -216,8 +214,6 @@ PLAIN_AT_MOST = 60
 """With more tests than these a folded one is in the page compressed, and only notable ones have matched rows."""
 CAUSES_LISTED = 12
 """Most causes of a test that its table lists; the others are one row."""
-LEAST_SHARE = 0.01
-"""Part of the step's change that a cause after the first has at least to be listed."""
 LEAST_MEMBER = 0.02
 """Part of a cause's largest change that another part of it has at least to be listed."""
 ALSO_SHOWN = 4
@@ -280,7 +276,8 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[s
         "stories": {result.id: story(result, run) for result in ranked},
         "anchors": {result.id: anchor(result.id) for result in ranked},
     }
-    found = []
+    # A test's data as it stands in the page, and of a test whose part of the page is there, what that is made of.
+    found: list[tuple[Markup, dict[str, Any] | None]] = []
     for number, result in enumerate(ranked, start=1):
         traces_of = collected.get(result.id, ())
         accounted = not inert or words.notable(result)
@@ -289,9 +286,9 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[s
         if inert and number not in open_first:
             body = _environment().get_template("_body.html.j2")
             one["html"] = body.render(**shared, result=result, number=number, data=one)
-            found.append(_Details(packed(json.dumps(one, allow_nan=False)), False, {}))
+            found.append((packed(json.dumps(one, allow_nan=False)), None))
         else:
-            found.append(_Details(script_safe(one), True, one))
+            found.append((script_safe(one), one))
     return (
         _environment()
         .get_template("index.html.j2")
@@ -324,17 +321,6 @@ def without_records(data: dict[str, Any]) -> dict[str, Any]:
 
 
 _SHOWN_OTHERWISE = frozenset({"record", "base_record", "base_now", "operators", "rank_times", "breakdowns", "memory"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Details:
-    """A test's data as it stands in the page."""
-
-    text: str
-    plain: bool
-    """Whether it is JSON, and the test's part of the page is there; else both are in it, packed."""
-    data: Mapping[str, Any]
-    """What the text is of, where it is plain."""
 
 
 def anchor(test: str) -> str:
@@ -503,58 +489,45 @@ def main_trace(call: CallTraces) -> TraceFile | None:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = template_environment()
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_finalize,
+    )
     environment.filters.update(
-        {
-            "value": figures.value,
-            "effect": figures.effect,
-            "interval": figures.interval,
-            "change": figures.change,
-            "cause_count": figures.cause_count,
-            "cause_time": figures.cause_time,
-            "cause_effect": figures.cause_effect,
-            "cause_share": figures.cause_share,
-            "cause_status": figures.cause_status,
-            "capitalized": lambda text: text[:1].upper() + text[1:],
-            "arrow": lambda text: text.replace("->", "→"),
-            "main_trace": main_trace,
-            "symbol": SYMBOLS.__getitem__,
-        }
+        visible=words.visible,
+        quantity=_quantity,
+        percent=_percent,
+        number=_number,
+        plural=units.plural,
+        value=figures.value,
+        effect=figures.effect,
+        interval=figures.interval,
+        change=figures.change,
+        capitalized=lambda text: text[:1].upper() + text[1:],
+        arrow=lambda text: text.replace("->", "→"),
+        main_trace=main_trace,
+        symbol=SYMBOLS.__getitem__,
     )
     environment.globals.update(
+        library=None,
+        limit=ROWS,
         words=words,
-        name_words=name_words,
-        frame_place=frame_place,
-        cause_name=cause_name,
         memory=memory,
         compared=compared,
         figures=figures,
         curves=curves,
-        figure=figure,
+        ranks_of=ranks,
         share=format_percent,
         also_shown=ALSO_SHOWN,
-        chips=chips,
-        headline=words.headline,
-        headline_metric=headline_metric,
-        evidence_words=evidence_words,
-        split_metrics=split_metrics,
-        excluded_sentences=excluded_sentences,
-        measurement_gist=measurement_gist,
-        is_paired=is_paired,
-        listed_causes=listed_causes,
-        members=members,
-        pictures=pictures,
-        rest_of=rest_of,
-        memory_gist=memory_gist,
-        has_places=has_places,
-        has_memory=has_memory,
-        has_history=has_history,
         trace_labels=traces.LABELS,
-        rank_classes=[name.capitalize() for name in ranks.CLASSES],
-        rank_rows=ranks.rank_rows,
-        rank_sentences=ranks.sentences,
-        ranks_gist=ranks.gist,
-        ranks_left_out=ranks.left_out,
-        waits_table=ranks.waits_table,
     )
+    used: tuple[Callable[..., Any], ...] = (cause_name, chips, evidence_words, excluded_sentences, frame_place)
+    used += (has_history, has_memory, has_places, headline_metric, is_paired, listed_causes, measurement_gist)
+    used += (members, memory_gist, name_words, pictures, rest_of, split_metrics)
+    environment.globals.update({each.__name__: each for each in used})
     return environment

@@ -7,7 +7,6 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import Any
 
 from pytest_perfdl.model.kernel_names import short_names
@@ -29,12 +28,12 @@ class Column:
     value: Callable[[Any], Any]
     """What a row has in this column: a text or a number; `None` or an empty text for nothing."""
     kind: str = "text"
-    """One of `TEXTS`, `count`, `share` (1 is 100 %), `percent` (100 is 100 %), `signed` nanoseconds, `GB/s`, or the
-    unit of a quantity."""
+    """One of `TEXTS`, `figure` for numbers that are text already, `count`, `share` (1 is 100 %), `percent` (100 is
+    100 %), `signed` nanoseconds, `GB/s`, or the unit of a quantity."""
     meaning: str = ""
     """What the title stands for, for the legend."""
     short: str = ""
-    """The title on a terminal, where that is not `title`."""
+    """The title on a terminal, where that is not `title`; that of the names is empty without one."""
     wide: bool = False
     """Whether only a page has room for it."""
 
@@ -50,7 +49,7 @@ class Column:
 
     def text(self, value: Any) -> str:
         """A value as people read it; empty for nothing."""
-        if self.is_text or value is None:
+        if value is None or isinstance(value, str):
             return value or ""
         if not math.isfinite(value):
             return ""
@@ -76,11 +75,6 @@ def count_words(count: float) -> str:
     ('1,462', '2.5')
     """
     return f"{count:,.0f}" if float(count).is_integer() else f"{count:,.1f}"
-
-
-def keyed(title: str, key: str, kind: str = "text", meaning: str = "") -> Column:
-    """A column whose values rows have under a key."""
-    return Column(title, itemgetter(key), kind, meaning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +182,23 @@ def rows(
     return [_aligned((shown[row[0]], *row[1:]), columns, right, indent) for row in table]
 
 
-def table(declared: Table, width: int, *, top: int | None = None, least: int = LEAST_NAME) -> list[str]:
-    """Lay out the first rows of a table below its titles, of which that of the names is empty."""
+def table(
+    declared: Table,
+    width: int,
+    *,
+    top: int | None = None,
+    indent: int = 2,
+    least: int = LEAST_NAME,
+    shorten: Callable[[str, int], str] = shorten,
+) -> list[str]:
+    """Lay out the first rows of a table below its titles, as `rows` does."""
     shown = replace(declared, rows=declared.rows[:top])
     columns = [column for column in shown.columns if not column.wide]
-    cells = [("", *(column.short_title for column in columns[1:]))]
+    cells = [(columns[0].short, *(column.short_title for column in columns[1:]))]
     cells += [tuple(visible(column.text(column.value(row))) for column in columns) for row in shown.rows]
     sides = "".join("l" if column.is_text else "r" for column in columns)
     fit = {"name": short_names, "place": last_parts}.get(columns[0].kind)
-    return rows(cells, sides, 2, width, fit, least=least)
+    return rows(cells, sides, indent, width, fit, least=least, shorten=shorten)
 
 
 def title(declared: Table, top: int) -> str:

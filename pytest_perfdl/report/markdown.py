@@ -12,14 +12,16 @@ import html
 import itertools
 import re
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
 
 from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import compared, figures, memory, ranks, words
 from pytest_perfdl.report.figures import name_words
-from pytest_perfdl.report.layout import shorten
+from pytest_perfdl.report.layout import Column, shorten
 from pytest_perfdl.report.story import CauseGroup, Place, Story, frame_place, largest, story
 from pytest_perfdl.results import memory_causes
 from pytest_perfdl.results.run import Result, Run, first_suggestion
@@ -48,7 +50,7 @@ def summary(run: Run, limit: int = LIMIT) -> str:
     counted. Empty where not even the verdict fits.
     """
     head = _head(run)
-    listed = [result for result in words.worst_first(run.results) if _listed(result)]
+    listed = [result for result in words.worst_first(run.results) if words.notable(result)]
     room = limit - _size(head)
     if room < 0:
         return ""
@@ -125,24 +127,13 @@ def _overall(run: Run) -> str:
                 effects["all changed tests"].append(metric.effect)
     if len(effects["all changed tests"]) < 2:
         return ""
-    return _table(
-        ("step_time", "mean", "range", "count"),
-        "lrrr",
-        (
-            (
-                name,
-                format_percent(sum(found) / len(found)),
-                f"[{format_percent(min(found))}, {format_percent(max(found))}]",
-                str(len(found)),
-            )
-            for name, found in effects.items()
-            if found
-        ),
+    columns = (
+        Column("step_time", lambda row: row[0]),
+        Column("mean", lambda row: format_percent(sum(row[1]) / len(row[1])), "figure"),
+        Column("range", lambda row: f"[{format_percent(min(row[1]))}, {format_percent(max(row[1]))}]", "figure"),
+        Column("count", lambda row: len(row[1]), "1"),
     )
-
-
-def _listed(result: Result) -> bool:
-    return words.notable(result)
+    return _table(columns, (row for row in effects.items() if row[1]))
 
 
 def _section(result: Result, run: Run) -> str:
@@ -158,48 +149,45 @@ def _folded(result: Result, run: Run) -> str:
 def _body(result: Result, run: Run) -> str:
     judgement = result.judgement
     about = story(result, run)
-    said = words.definition_sentence(judgement)
-    parts = [f"**{_prose(said)}**" if said else "", *([] if about.headline else [_verdict(about, judgement)])]
-    parts += [_diff(diff) for diff in judgement.definition]
-    parts += [_verdict(about, judgement)] if about.headline else []
-    parts += [f"**Waiver:** {_prose(note)}" for note in words.waiver_notes(judgement)]
-    causes = [_cause(group) for group in about.causes]
-    peak = [_peak(about)] if about.memory else []
-    parts += peak if about.memory_first else [*causes, *peak]
-    parts += [f"**Ranks:** {_prose('; '.join(said))}." for said in [ranks.sentences(judgement)] if said]
-    parts += [_diff(diff) for diff in about.diffs]
-    parts += [f"**To do:** {_prose(about.advice)}"] if about.advice else []
-    parts += [_prose(words.work_sentence(change, judgement)) for change in judgement.work]
-    metrics = [
-        metric
-        for metric in words.metrics_worst_first(judgement.metrics, judgement.verdict)
-        if metric.verdict is not None
-    ]
-    changed = [metric for metric in metrics if words.judged(metric)]
-    told = [metric for metric in changed if words.matters(metric, judgement)] or changed or metrics
-    if told:
-        parts.append(_metrics(told))
-        parts += [f"{_prose(text)}." for text in [words.verdicts_explained(told)] if text]
-        more = len(metrics) - len(changed or told)
-        rest = [words.unimportant_sentence(judgement), f"{plural(more, 'other metric')} unchanged" if more else ""]
-        parts += [" ".join(f"{_prose(text)}." for text in rest if text)]
+    said, note = words.definition_sentence(judgement), words.baseline_note(result)
+    verdict, definition = _verdict(about, judgement), [_diff(diff) for diff in judgement.definition]
+    causes, peak = [_cause(group) for group in about.causes], [_peak(about)] if about.memory else []
     times = [_causes(about, result, run)] if judgement.blame else []
     peaks = [_memory(change, result, run) for change in judgement.memory]
-    parts += [*peaks, *times] if about.memory_first else [*times, *peaks]
-    if suggested := first_suggestion(result):
-        how, gain = suggested
-        parts.append(f"Advice: {code(how)}, {gain}.")
-    if findings := [f"- note: {_prose(note)}" for note in words.telling_notes(judgement)[:20]]:
-        parts.append("\n".join(findings))
-    if note := words.baseline_note(result):
-        parts.append(f"Note of the baseline: {_prose(note)}")
-    if notes := [*words.growth_notes(judgement), *words.budget_notes(result)]:
-        parts.append("\n".join(f"- {_prose(note)}" for note in notes))
-    todo = [f"{command}  # {purpose}" for purpose, command in about.commands]
-    if todo:
-        fence = _fence("\n".join(todo), least=3)
-        parts.append("\n".join([f"{fence}sh", *todo, fence]))
+    suggested = first_suggestion(result)
+    parts = [
+        f"**{_prose(said)}**" if said else "",
+        *([*definition, verdict] if about.headline else [verdict, *definition]),
+        *(f"**Waiver:** {_prose(note)}" for note in words.waiver_notes(judgement)),
+        *(peak if about.memory_first else [*causes, *peak]),
+        *(f"**Ranks:** {_prose('; '.join(said))}." for said in [ranks.sentences(judgement)] if said),
+        *map(_diff, about.diffs),
+        f"**To do:** {_prose(about.advice)}" if about.advice else "",
+        *(_prose(words.work_sentence(change, judgement)) for change in judgement.work),
+        *_verdicts(judgement),
+        *([*peaks, *times] if about.memory_first else [*times, *peaks]),
+        f"Advice: {code(suggested[0])}, {suggested[1]}." if suggested else "",
+        "\n".join(f"- note: {_prose(note)}" for note in words.telling_notes(judgement)[:20]),
+        f"Note of the baseline: {_prose(note)}" if note else "",
+        "\n".join(f"- {_prose(note)}" for note in (*words.growth_notes(judgement), *words.budget_notes(result))),
+        _fenced("sh", [f"{command}  # {purpose}" for purpose, command in about.commands]),
+    ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _verdicts(judgement: Judgement) -> Iterator[str]:
+    """The metrics that changed, what their verdicts mean, and what is not listed."""
+    ordered = words.metrics_worst_first(judgement.metrics, judgement.verdict)
+    metrics = [metric for metric in ordered if metric.verdict is not None]
+    changed = [metric for metric in metrics if words.judged(metric)]
+    told = [metric for metric in changed if words.matters(metric, judgement)] or changed or metrics
+    if not told:
+        return
+    yield _metrics(told)
+    yield from (f"{_prose(text)}." for text in [words.verdicts_explained(told)] if text)
+    more = len(metrics) - len(changed or told)
+    rest = [words.unimportant_sentence(judgement), f"{plural(more, 'other metric')} unchanged" if more else ""]
+    yield " ".join(f"{_prose(text)}." for text in rest if text)
 
 
 def _verdict(about: Story, judgement: Judgement) -> str:
@@ -238,28 +226,35 @@ def _linked(place: Place) -> str:
 
 def _diff(diff: SourceDiff) -> str:
     """The changed lines, as a fenced block that GitHub colors."""
-    text = "\n".join([f"--- {words.source_title(diff)}", *words.code_lines(diff.text)])
-    fence = _fence(text, least=3)
-    return f"{fence}diff\n{text}\n{fence}"
+    return _fenced("diff", [f"--- {words.source_title(diff)}", *words.code_lines(diff.text)])
+
+
+def _fenced(kind: str, lines: Sequence[str]) -> str:
+    """A block of code; empty without lines."""
+    fence = _fence("\n".join(lines), least=3)
+    return "\n".join([f"{fence}{kind}", *lines, fence]) if lines else ""
 
 
 def _metrics(metrics: Sequence[MetricVerdict]) -> str:
-    return _table(
-        ("metric", "baseline", "current", "change", "95% interval", "limit", "verdict"),
-        "lrrrrll",
-        (
-            (
-                code(metric.name) + (f" ({what})" if (what := words.metric_words(metric)) else ""),
-                _cell(figures.value(metric.base, metric)),
-                _cell(figures.value(metric.new, metric)),
-                figures.effect(metric),
-                figures.interval(metric) or ("exact" if metric.kind == "counted" and words.judged(metric) else ""),
-                _cell(figures.limit_cell(metric)),
-                f"**{metric.outcome}**" if words.judged(metric) else metric.verdict or "",
-            )
-            for metric in metrics
-        ),
+    columns = (
+        Column("metric", _metric_name),
+        Column("baseline", lambda metric: _cell(figures.value(metric.base, metric)), "figure"),
+        Column("current", lambda metric: _cell(figures.value(metric.new, metric)), "figure"),
+        Column("change", figures.effect, "figure"),
+        Column("95% interval", _interval, "figure"),
+        Column("limit", lambda metric: _cell(figures.limit_cell(metric))),
+        Column("verdict", lambda metric: f"**{metric.outcome}**" if words.judged(metric) else metric.verdict),
     )
+    return _table(columns, metrics)
+
+
+def _metric_name(metric: MetricVerdict) -> str:
+    what = words.metric_words(metric)
+    return code(metric.name) + (f" ({what})" if what else "")
+
+
+def _interval(metric: MetricVerdict) -> str:
+    return figures.interval(metric) or ("exact" if metric.kind == "counted" and words.judged(metric) else "")
 
 
 def _causes(about: Story, result: Result, run: Run) -> str:
@@ -284,19 +279,12 @@ def _causes(about: Story, result: Result, run: Run) -> str:
         left = step - sum(cause.delta_ns for cause in shown if cause.call == call)
         name = f"{code(call)}: everything else" if call else "everything else"
         rows.append((name, "", "", "", format_quantity(left, "ns", signed=True), "", figures.share(left / step)))
-    table = _table(
-        (
-            "largest changes in the profiled step",
-            "called in",
-            "kind",
-            "count",
-            "time per step",
-            "change",
-            "share of the step's change",
-        ),
-        "lllrrrr",
-        rows,
-    )
+    kinds = {
+        **dict.fromkeys(("largest changes in the profiled step", "called in", "kind"), "text"),
+        **dict.fromkeys(("count", "time per step", "change", "share of the step's change"), "figure"),
+    }
+    columns = [Column(title, itemgetter(place), kind) for place, (title, kind) in enumerate(kinds.items())]
+    table = _table(columns, rows)
     more = f"\n\nand {len(blame) - _CAUSES} more" if len(blame) > _CAUSES else ""
     title = plural(min(len(blame), _CAUSES), "operator or kernel", "operators and kernels")
     return f"<details><summary>{title} in the profiled step</summary>\n\n{table}{more}\n\n</details>"
@@ -306,16 +294,13 @@ def _memory(change: MemoryChange, result: Result, run: Run) -> str:
     """Whose the memory at the peak is that was not there before, and what accumulates."""
     parts = [_prose(memory.peak_sentence(change))]
     if change.causes:
-        rows = (
-            (
-                code(memory_causes.cause_name(cause), _SENTENCE),
-                format_quantity(cause.bytes, "B", signed=True),
-                code(cause.module),
-                code(frame_place(cause.row.line, result, run)),
-            )
-            for cause in change.causes[:_CAUSES]
+        columns = (
+            Column("what is alive at the peak", lambda cause: code(memory_causes.cause_name(cause), _SENTENCE)),
+            Column("bytes", lambda cause: format_quantity(cause.bytes, "B", signed=True), "figure"),
+            Column("module", lambda cause: code(cause.module)),
+            Column("allocated at", lambda cause: code(frame_place(cause.row.line, result, run))),
         )
-        parts.append(_table(("what is alive at the peak", "bytes", "module", "allocated at"), "lrll", rows))
+        parts.append(_table(columns, change.causes[:_CAUSES]))
     lead = memory.advice_lead(change, result.judgement)
     parts += [
         f"{lead}: {code(memory.advice_sentence(each, change, result.judgement), _SENTENCE)}."
@@ -337,10 +322,10 @@ def _cause_place(cause: Cause, result: Result, run: Run) -> str:
     return "<br>".join(code(place) for place in places if place)
 
 
-def _table(header: Sequence[str], sides: str, body: Iterable[Sequence[str]]) -> str:
-    rule = ["---:" if side == "r" else "---" for side in sides]
-    escaped = ([cell.replace("|", "\\|") for cell in row] for row in body)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *escaped))
+def _table(columns: Sequence[Column], rows: Iterable[Any]) -> str:
+    lines = [[column.title for column in columns], ["---" if column.is_text else "---:" for column in columns]]
+    lines += [[column.text(column.value(row)).replace("|", "\\|") for column in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def code(text: str, most: int = _NAME) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_perfdl.diff.memory import subtracted
@@ -80,17 +80,22 @@ def _share(ns: int, step_ns: int) -> str:
     return f"{ns / max(step_ns, 1):.0%}"
 
 
+def cause_lines(
+    change: MemoryChange, most: int | None, indent: int, width: int, how: str, where: Where = frame_words
+) -> Iterator[str]:
+    """The causes on a terminal; `how` says what shows more of them."""
+    for cause in change.causes[:most]:
+        yield from layout.paragraph(f"{_signed(cause.bytes)}  {cause_name(cause)}", indent, width)
+        yield from layout.paragraph(cause_place(cause, change, where), indent + 4, width)
+    if most is not None and (more := change.causes[most:]):
+        rest = _signed(sum(cause.bytes for cause in more))
+        yield f"{' ' * indent}and {plural(len(more), 'more cause')}, {rest} in total ({how})"
+
+
 def terminal(change: MemoryChange, most: int, width: int) -> str:
     """Why two peaks differ, and what the second one consists of, as text of some columns."""
     lines = layout.paragraph(peak_sentence(change), 0, width)
-    for cause in change.causes[:most]:
-        lines += layout.paragraph(f"{_signed(cause.bytes)}  {cause_name(cause)}", 2, width)
-        lines += layout.paragraph(cause_place(cause, change), 6, width)
-    if len(change.causes) > most:
-        rest = sum(cause.bytes for cause in change.causes[most:])
-        lines.append(
-            f"  and {plural(len(change.causes) - most, 'more cause')}, {_signed(rest)} in total (--top shows more)"
-        )
+    lines += cause_lines(change, most, 2, width, "--top shows more")
     before = change.base.by_category() if change.base else {}
     table = [
         (category, _bytes(before.get(category, 0)), "->", _bytes(size), _signed(size - before.get(category, 0)))

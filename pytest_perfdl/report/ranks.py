@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.model.units import format_percent, format_quantity
+from pytest_perfdl.report.figures import pair
+from pytest_perfdl.report.layout import Column, Table
 
 if TYPE_CHECKING:
-    from pytest_perfdl.results.curve import RankComparison, RankSide, RankTimes
+    from pytest_perfdl.results.curve import RankComparison, RankSide
     from pytest_perfdl.results.verdict import Judgement
 
 
@@ -56,22 +58,13 @@ def telling(own: Sequence[float], waits: Sequence[Sequence[float]], marked: int 
 
 
 @dataclass(frozen=True, slots=True)
-class WaitCell:
-    """How long one rank waits for another."""
-
-    text: str
-    """Without its unit; empty on the diagonal."""
-    level: int
-    """Shade, 0 to `LEVELS`."""
-
-
-@dataclass(frozen=True, slots=True)
 class WaitRow:
     """How long one rank, or the mean of the other ones, waits."""
 
     name: str
     marked: bool
-    cells: tuple[WaitCell, ...]
+    cells: tuple[tuple[str, int], ...]
+    """Each with its shade, 0 to `LEVELS`; without the unit, and empty on the diagonal."""
     total: str
 
 
@@ -118,9 +111,9 @@ def wait_table(numbers: Sequence[int], waits: Sequence[Sequence[float]], marked:
         columns = tells if len(tells) <= WAITED_FOR or count <= ALIKE else sorted(by_cause[:WAITED_FOR])
     scale, unit = next((scale, unit) for scale, unit in _UNITS if highest >= scale or scale == 1.0)
 
-    def cell(ns: float, *, diagonal: bool = False) -> WaitCell:
+    def cell(ns: float, *, diagonal: bool = False) -> tuple[str, int]:
         level = 0 if ns < SHADED * highest else max(1, min(LEVELS, int(-(-ns * LEVELS // highest))))
-        return WaitCell("" if diagonal else _short(ns / scale), level)
+        return "" if diagonal else _short(ns / scale), level
 
     def line(name: str, values: Sequence[float], place: int | None) -> WaitRow:
         cells = [cell(values[column], diagonal=column == place) for column in columns]
@@ -207,39 +200,29 @@ def _waiting(ranks: RankComparison, base: RankSide) -> str:
     return f"the other {count - 1} ranks wait {since} per step for rank {place} on average, {then} in the baseline"
 
 
-@dataclass(frozen=True, slots=True)
-class RankRow:
-    """One rank in a table, each time on both sides."""
-
-    name: str
-    marked: bool
-    own: str
-    own_delta_ns: int | None
-    parts: tuple[str, ...]
-    """Of the classes in `CLASSES`."""
-    overlap: str
-
-
-def rank_rows(ranks: RankComparison) -> list[RankRow]:
+def rank_table(ranks: RankComparison) -> Table:
     """A row for each rank, of many for the telling ones; without a baseline of as many ranks only the current side."""
-    base = ranks.base
-    before = base.ranks if base is not None and len(base.ranks) == len(ranks.new.ranks) else None
-    rows = []
-    for number in _shown(ranks):
-        now = ranks.new.ranks[number]
-        then = None if before is None else before[number]
-        marked = number == ranks.rank
-        rows.append(
-            RankRow(
-                name=f"rank {number}" + (" ▸ changed" if marked else ""),
-                marked=marked,
-                own=_sides(None if then is None else then.own_ns, now.own_ns),
-                own_delta_ns=None if then is None else now.own_ns - then.own_ns,
-                parts=tuple(_sides(None if then is None else _of(then, name), _of(now, name)) for name in CLASSES),
-                overlap=_overlaps(None if then is None else then.overlap, now.overlap),
-            )
-        )
-    return rows
+    base, new = ranks.base, ranks.new.ranks
+    before = base.ranks if base is not None and len(base.ranks) == len(new) else None
+
+    def both(title: str, field: str, text: Callable[[Any, Any], str]) -> Column:
+        def value(place: int) -> str:
+            then = None if before is None else getattr(before[place], field)
+            return text(then, getattr(new[place], field))
+
+        return Column(title, value, "figure")
+
+    def gained(place: int) -> int | None:
+        return None if before is None else new[place].own_ns - before[place].own_ns
+
+    columns = (
+        Column("Rank", lambda place: f"rank {place}" + " ▸ changed" * (place == ranks.rank)),
+        both("Own work", "own_ns", _sides),
+        Column("Change", gained, "signed"),
+        *(both(name.capitalize(), f"{name}_ns", _sides) for name in CLASSES),
+        both("Overlap", "overlap", _overlaps),
+    )
+    return Table("Ranks", columns, _shown(ranks))
 
 
 def left_out(ranks: RankComparison) -> int:
@@ -253,18 +236,8 @@ def _shown(ranks: RankComparison) -> list[int]:
     return telling(own, ranks.new.waits_ns, ranks.rank, count if count <= ALIKE else TELLING)
 
 
-def _of(times: RankTimes, name: str) -> int:
-    found: int = getattr(times, f"{name}_ns")
-    return found
-
-
 def _sides(base: int | None, new: int) -> str:
-    now = format_quantity(new, "ns")
-    if base is None:
-        return now
-    then = format_quantity(base, "ns")
-    number, _, unit = then.partition(" ")
-    return f"{number if now.endswith(f' {unit}') else then} -> {now}"
+    return format_quantity(new, "ns") if base is None else pair(base, new, "ns")
 
 
 def _overlaps(base: float | None, new: float | None) -> str:

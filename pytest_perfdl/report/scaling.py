@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from pytest_perfdl.model.kernel_names import short_names
+from pytest_perfdl.model.json import plain
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout, svg
+from pytest_perfdl.report.layout import Column, Table
 from pytest_perfdl.report.svg import Axis
 from pytest_perfdl.scaling.choose import doublings
 from pytest_perfdl.scaling.laws import CONSTANT
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_perfdl.results.curve import CurveTime, Figure, Fitted, JudgedCurve, Size
-    from pytest_perfdl.scaling import Choice, Coefficient, Fit, Parts, TimePrediction
+    from pytest_perfdl.scaling.choose import Choice, Coefficient, Fit, TimePrediction
     from pytest_perfdl.scaling.growth import IntervalEstimate
     from pytest_perfdl.scaling.planning import EpochCost, Next, SpeedUp
+    from pytest_perfdl.scaling.saved import Parts
 
 
 # A curve of times over sizes as SVG: points, the model's line with its 95 % band, and another curve beside it.
@@ -217,18 +219,18 @@ def fitted_json(choice: Choice, parts: Parts | None = None) -> dict[str, Any]:
 
     `parts` is there where they were asked for.
     """
-    return {
+    data = {
         "schema": SCHEMA,
         "models": [_model(fit) for fit in choice.fits],
         "chosen": choice.chosen.name,
-        "explanation": list(choice.explanation),
-        "warnings": list(choice.warnings),
+        "explanation": choice.explanation,
+        "warnings": choice.warnings,
         "points": len(choice.points),
         "configurations": len(choice.points.configurations()),
         "replicate_spread": choice.points.replicate_spread(),
         **({} if parts is None else {"parts": _parts(parts)}),
-        "saved": to_data(choice),
     }
+    return {**plain(data), "saved": to_data(choice)}
 
 
 def predicted_json(
@@ -240,43 +242,42 @@ def predicted_json(
     cost: EpochCost | None,
 ) -> dict[str, Any]:
     """A prediction with the plans made of it."""
-    return {
+    data = {
         "schema": SCHEMA,
         "model": fit.name,
-        "loo_mape": _number(fit.loo_mape),
+        "loo_mape": fit.loo_mape,
         "at": at,
         "time_s": found.ns / 1e9,
         "ci95_s": [found.low / 1e9, found.high / 1e9],
         "stretch": found.stretch,
-        "warnings": list(found.warnings),
+        "warnings": found.warnings,
         "curves": [
             {
                 "axis": curve.axis,
                 "kind": curve.kind,
-                "sizes": curve.sizes.tolist(),
-                "time_s": (curve.ns / 1e9).tolist(),
-                "speedup": curve.speedup.tolist(),
-                "efficiency": curve.efficiency.tolist(),
+                "sizes": curve.sizes,
+                "time_s": curve.ns / 1e9,
+                "speedup": curve.speedup,
+                "efficiency": curve.efficiency,
                 "knee": curve.knee,
             }
             for curve in curves
         ],
         "next": {
-            "at": dict(following.at),
+            "at": following.at,
             "measured": following.measured,
             "standard_error_s": following.before_ns / 1e9,
             "expected_standard_error_s": following.after_ns / 1e9,
         },
-        "epoch": None
-        if cost is None
-        else {
-            "steps": cost.steps,
-            "hours": cost.hours[0],
-            "hours_ci95": list(cost.hours[1:]),
-            "price": None if cost.price is None else cost.price[0],
-            "price_ci95": None if cost.price is None else list(cost.price[1:]),
-        },
+        "epoch": None if cost is None else _epoch(cost),
     }
+    return dict(plain(data))
+
+
+def _epoch(cost: EpochCost) -> dict[str, Any]:
+    (hours, *hours_ci95), (price, *price_ci95) = cost.hours, cost.price or (None,)
+    ends = price_ci95 or None
+    return {"steps": cost.steps, "hours": hours, "hours_ci95": hours_ci95, "price": price, "price_ci95": ends}
 
 
 def dump(data: dict[str, Any]) -> str:
@@ -291,7 +292,7 @@ def dump(data: dict[str, Any]) -> str:
 
 def _parts(found: Parts) -> dict[str, Any]:
     return {
-        "at": dict(found.at),
+        "at": found.at,
         "profiled_step_s": found.ns / 1e9,
         "elsewhere": found.elsewhere,
         "parts": [
@@ -300,7 +301,7 @@ def _parts(found: Parts) -> dict[str, Any]:
                 "name": part.name,
                 "time_s": part.ns / 1e9,
                 "share": part.share,
-                "doubling": {name: _number(ratio) for name, ratio in doublings(part.fit, part.points).items()},
+                "doubling": doublings(part.fit, part.points),
                 "model": _model(part.fit),
             }
             for part in found.parts
@@ -311,7 +312,7 @@ def _parts(found: Parts) -> dict[str, Any]:
 def _model(fit: Fit) -> dict[str, Any]:
     return {
         "name": fit.name,
-        "loo_mape": _number(fit.loo_mape),
+        "loo_mape": fit.loo_mape,
         "fit_seconds": fit.fit_seconds,
         "coefficients": {each.name: _coefficient(each) for each in fit.coefficients},
     }
@@ -319,12 +320,8 @@ def _model(fit: Fit) -> dict[str, Any]:
 
 def _coefficient(each: Coefficient) -> dict[str, Any]:
     scale, unit = _SECONDS[each.unit]
-    ends = [_number(each.low * scale), _number(each.high * scale)]
-    return {"value": each.value * scale, "ci95": None if None in ends else ends, "unit": unit}
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    ends = [each.low * scale, each.high * scale]
+    return {"value": each.value * scale, "ci95": ends if all(map(math.isfinite, ends)) else None, "unit": unit}
 
 
 # Figures of curves as text.
@@ -397,22 +394,18 @@ def parts(found: Parts, width: int) -> str:
     lines = layout.paragraph(
         f"Parts of the profiled step at {_at(found.at)} ({step}), and how each grows (physical models)", 0, width
     )
-    rows = [("", "time", "share", *(f"doubling {visible(axis)}" for axis in axes), "fixed", "error")]
-    for part in found.parts:
-        ratios = doublings(part.fit, part.points)
-        fixed = next((each.value for each in part.fit.coefficients if each.name == CONSTANT), 0.0)
-        rows.append(
-            (
-                visible(part.name) + (", idle" if part.kind == "idle" else ""),
-                format_quantity(part.ns, "ns"),
-                format_percent(part.share, signed=False),
-                *(f"{ratios[axis]:.2f}x" for axis in axes),
-                format_quantity(fixed, "ns"),
-                format_percent(part.fit.loo_mape, signed=False),
-            )
-        )
-    lines += layout.rows(rows, "lrr" + "r" * len(axes) + "rr", 2, width, short_names)
-    legend = "fixed: time that does not depend on size; error: leave-one-out error"
+    rows = [(part, doublings(part.fit, part.points)) for part in found.parts]
+    columns = [
+        Column("Part", lambda row: row[0].name + (", idle" if row[0].kind == "idle" else ""), "name"),
+        Column("Time", lambda row: row[0].ns, "ns"),
+        Column("Share", lambda row: row[0].share, "share"),
+        *map(_doubling, axes),
+        Column("Fixed", lambda row: _fixed(row[0].fit), "ns", "time that does not depend on size"),
+        Column("Error", lambda row: _error(row[0].fit), "figure", "leave-one-out error"),
+    ]
+    table = Table("Parts", columns, rows)
+    lines += layout.table(table, width)
+    legend = table.short_legend
     if found.elsewhere > 0:
         rest = format_percent(found.elsewhere, signed=False)
         legend += f"; {rest} of the step is in parts that are small or not present at every size"
@@ -446,18 +439,27 @@ def predicted(
     return "\n".join([*lines, "", *_next(following, width)])
 
 
+def _doubling(axis: str) -> Column:
+    return Column(f"Doubling {visible(axis)}", lambda row: f"{row[1][axis]:.2f}x", "figure")
+
+
+def _fixed(fit: Fit) -> float:
+    return next((each.value for each in fit.coefficients if each.name == CONSTANT), 0.0)
+
+
+def _error(fit: Fit) -> str:
+    return format_percent(fit.loo_mape, signed=False)
+
+
 def _models(choice: Choice, width: int) -> list[str]:
-    rows = [("Models", "leave-one-out error", "fitted in")]
-    rows += [
-        (
-            f"  {fit.name} *" if fit is choice.chosen else f"  {fit.name}",
-            format_percent(fit.loo_mape, signed=False),
-            format_quantity(fit.fit_seconds * 1e9, "ns"),
-        )
-        for fit in choice.fits
-    ]
-    legend = "*: chosen model; leave-one-out error: mean error on configurations that were left out of the fit"
-    return [*layout.rows(rows, "lrr", 0, width), *layout.paragraph(legend, 2, width)]
+    columns = (
+        Column("Model", lambda fit: f"  {fit.name}{' *' if fit is choice.chosen else ''}", short="Models"),
+        Column("Leave-one-out error", _error, "figure", "mean error on configurations that were left out of the fit"),
+        Column("Fitted in", lambda fit: fit.fit_seconds * 1e9, "ns"),
+    )
+    table = Table("Models", columns, choice.fits)
+    legend = f"*: chosen model; {table.short_legend}"
+    return [*layout.table(table, width, indent=0), *layout.paragraph(legend, 2, width)]
 
 
 def _coefficients(fit: Fit, width: int) -> Iterator[str]:
@@ -480,19 +482,15 @@ def _curve(curve: SpeedUp, width: int) -> Iterator[str]:
     processors = curve.kind == "processors"
     axis = visible(curve.axis)
     yield f"Speed-up along {axis}" if processors else f"Throughput along {axis}"
-    rows = [(axis, "step", "speed-up" if processors else "work per second", "efficiency")]
     every = range(len(curve.sizes))
     shown = every if len(every) <= _ROWS else [row for row in every if curve.measured[row]]
-    rows += [
-        (
-            f"{curve.sizes[row]:g}",
-            format_quantity(float(curve.ns[row]), "ns"),
-            f"{curve.speedup[row]:.2f}x",
-            format_percent(float(curve.efficiency[row]), signed=False),
-        )
-        for row in shown
-    ]
-    yield from layout.rows(rows, "rrrr", 2, width)
+    columns = (
+        Column("Size", lambda row: f"{curve.sizes[row]:g}", "figure", short=axis),
+        Column("Step", lambda row: float(curve.ns[row]), "ns"),
+        Column("Speed-up" if processors else "Work per second", lambda row: f"{curve.speedup[row]:.2f}x", "figure"),
+        Column("Efficiency", lambda row: float(curve.efficiency[row]), "share"),
+    )
+    yield from layout.table(Table("Speed-up", columns, shown), width)
     first, last = float(curve.sizes[0]), float(curve.sizes[-1])
     if curve.knee is not None:
         text = f"beyond {axis} {curve.knee:g} the speed grows by less than 5% (up to {last:g})"

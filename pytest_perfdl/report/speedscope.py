@@ -19,7 +19,7 @@ from pytest_perfdl.analysis.events.threads import is_input
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.model.errors import ChromeTraceError
 from pytest_perfdl.report.figures import INPUT
-from pytest_perfdl.report.step_trace import DEVICE, IDLE, OBSERVED, STEP, DrawnSide, drawn_sides
+from pytest_perfdl.report.step_trace import DEVICE, IDLE, OBSERVED, STEP, DrawnSide
 from pytest_perfdl.report.words import visible
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import Cause
@@ -40,18 +40,18 @@ _Frame = tuple[str, str, int]
 """Name, file and line; the file is empty where it is not known."""
 
 
-def speedscope(result: Result, call: str, base: bytes, new: bytes) -> bytes:
-    """Two gzip-compressed exemplars in, one file for speedscope out, as JSON text; equal input gives equal bytes.
+def speedscope(result: Result, call: str, sides: Sequence[DrawnSide]) -> bytes:
+    """Both sides in one file for speedscope, as JSON text; equal input gives equal bytes.
 
     Raises
     ------
     ChromeTraceError
-        When an exemplar is damaged.
+        When the sides hold what cannot be written.
     """
     title = f"{visible(result.id)} {visible(call)}".rstrip()
     causes = [cause for cause in result.judgement.blame if cause.call == call]
     try:
-        return _written(title, drawn_sides(base, new, title)[::-1], causes)
+        return _written(title, sides[::-1], causes)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ChromeTraceError(f"the recorded traces cannot be combined: {error}") from error
 

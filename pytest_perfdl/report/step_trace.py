@@ -11,10 +11,8 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.account.accounts import IDLE_CLASSES, idle_time
@@ -38,8 +36,7 @@ from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import Cause
 from pytest_perfdl.trace import Category, Event, Trace, compress, loads, unpack, write
 from pytest_perfdl.trace.annotations import MODULE
-from pytest_perfdl.trace.exemplar import UNPACKED_LIMIT
-from pytest_perfdl.trace.model import I32
+from pytest_perfdl.trace.model import I32, I64
 
 # What a trace of both sides says beyond its slices: which belong together, and how the change builds up.
 #
@@ -130,16 +127,6 @@ def busy(events: Sequence[Event]) -> Iterator[Event]:
     for time, change in sorted(edges.items()):
         running += change
         yield Event("C", "device busy", events[0].pid, 0, start_ns=time, args={"running": running})
-
-
-def memory(events: Sequence[Event]) -> Iterator[Event]:
-    """What the allocator of each device holds, from the profiler's `[memory]` events, as counters."""
-    for event in events:
-        args = event.args or {}
-        total = args.get("Total Allocated")
-        if event.phase == "i" and event.name == "[memory]" and isinstance(total, (int, float)):
-            device = device_name(args.get("Device Type", 0), args.get("Device Id", -1))
-            yield Event("C", f"memory {device}", event.pid, 0, start_ns=event.start_ns, args={"bytes": total})
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,11 +268,8 @@ SIDES: tuple[SideName, SideName] = ("baseline", "current")
 OBSERVED = "one observed step"
 """What a trace shows of a side, and every name of it says: the changes are measured in many steps, not in this one."""
 STEP = "ProfilerStep"
-_PHASES = frozenset("XiCsf")
 _FIRST_TID = (1, 10_001)
 """Distinct over both processes, since some viewers look a thread up by its id alone."""
-_MOST_DIGITS = 15
-"""Digits before the point of a time in microseconds, less one: 31 years, as 64-bit integers in nanoseconds hold."""
 _IDLE_TID = 9_000
 """Where the thread of idle time is, behind all others of its side."""
 
@@ -304,29 +288,13 @@ class DrawnSide:
     modules: Mapping[int, str]
     """The module that an event belongs to, by place; what is in no module is absent. Empty for an event of the backward
     pass whose module is not known: exemplars do not say which forward operator one is of."""
-    trace: Trace | None
-    """The exemplar in columns; `None` where it cannot be analyzed."""
+    trace: Trace
+    """The exemplar in columns."""
 
     @property
     def pid(self) -> int:
         """The process that the side is drawn as."""
         return SIDES.index(self.name) + 1
-
-
-class _Entry(msgspec.Struct, gc=False):
-    name: str = ""
-    ph: str = ""
-    cat: str = ""
-    ts: msgspec.Raw = msgspec.Raw(b"0")
-    dur: msgspec.Raw = msgspec.Raw(b"0")
-    pid: int | float | str | None = 0
-    tid: int | float | str | None = 0
-    id: int | float | str | None = None
-    args: dict[str, Any] | None = None
-
-
-class _File(msgspec.Struct, gc=False):
-    traceEvents: list[_Entry]  # noqa: N815 - the format's own name
 
 
 def drawn_sides(base: bytes, new: bytes, title: str) -> tuple[DrawnSide, DrawnSide]:
@@ -344,131 +312,103 @@ def drawn_sides(base: bytes, new: bytes, title: str) -> tuple[DrawnSide, DrawnSi
     ChromeTraceError
         When an exemplar is damaged.
     """
-    before, after = (_entries(data, name) for data, name in zip((base, new), SIDES, strict=True))
-    lead = max(start - first for _, start, first in (before, after))
-    flows = 0
-    sides = []
-    for number, ((entries, start, _), data) in enumerate(zip((before, after), (base, new), strict=True)):
-        about = f"{SIDES[number]}, {OBSERVED}: {title}"
-        events, flows = _events(entries, number, lead - start, about, flows)
-        trace = _read_step(data)
-        gaps = [] if trace is None else drawn_gaps(trace)
-        first = len(events)
-        events += idle(gaps, lead, number + 1, _FIRST_TID[number] + _IDLE_TID)
-        places = {len(events) - len(gaps) + place: gap for place, gap in enumerate(gaps)}
-        modules = {} if trace is None else _modules(trace, lead, events[:first])
-        modules |= {place: gap.module for place, gap in places.items() if gap.module}
-        sides.append(DrawnSide(SIDES[number], events, lead, places, modules, trace))
-    return sides[0], sides[1]
+    traces = [_read_step(data, name) for data, name in zip((base, new), SIDES, strict=True)]
+    lead = max(_begin(trace) - _first(trace) for trace in traces)
+    before, after = (_drawn_side(name, trace, lead, title) for name, trace in zip(SIDES, traces, strict=True))
+    return before, after
 
 
-def _read_step(data: bytes) -> Trace | None:
+def _read_step(data: bytes, name: SideName) -> Trace:
     try:
-        return loads(data, limit_bytes=UNPACKED_LIMIT)
-    except TraceError:
-        return None
-
-
-def _modules(trace: Trace, opens: int, events: Sequence[Event]) -> dict[int, str]:
-    """The modules of events, looked up in the exemplar's columns by name and time."""
-    windows = steps_of(trace, launches(trace)).windows
-    if not windows:
-        return {}
-    marks, shift = labels(trace), opens - windows[0].host_start
-    known: dict[tuple[str, int, int], str] = {}
-    is_backward = marks.phase == PHASES.index("backward")
-    for row in np.flatnonzero((marks.module >= 0) | is_backward).tolist():
-        module = marks.modules[marks.module[row]] if marks.module[row] >= 0 else ""
-        known[trace.name_of(row), int(trace.start[row]) + shift, int(trace.duration[row])] = module
-    times = {
-        place: (event.name, event.start_ns, event.duration_ns)
-        for place, event in enumerate(events)
-        if event.phase == "X"
-    }
-    return {place: known[time] for place, time in times.items() if time in known}
-
-
-def _entries(data: bytes, name: str) -> tuple[list[_Entry], int, int]:
-    """A side's events, the start of its step, and its first time, in nanoseconds."""
-    try:
-        entries = msgspec.json.decode(unpack(data, "it"), type=_File).traceEvents
-        timed = [entry for entry in entries if entry.ph != "M"]
-        times = [_nanoseconds(entry.ts) for entry in timed]
-        unknown = {entry.ph for entry in timed} - _PHASES
-        steps = [
-            time for entry, time in zip(timed, times, strict=True) if entry.ph == "X" and entry.name.startswith(STEP)
-        ]
-    except (TraceError, msgspec.DecodeError, RecursionError, ValueError) as error:
+        trace = loads(unpack(data, "it"), "it")
+        if trace.findings or not len(trace):
+            raise TraceError(next(iter(trace.findings), "it has no events"))
+    except TraceError as error:
         raise ChromeTraceError(f"the recorded {name} trace is damaged: {error}") from error
-    if unknown:
-        raise ChromeTraceError(f"the recorded {name} trace has events of unknown phase {min(unknown)!r}")
-    first = min(times, default=0)
-    return entries, min(steps, default=first), first
+    return trace
 
 
-def _events(entries: Sequence[_Entry], number: int, shift: int, title: str, flows: int) -> tuple[list[Event], int]:
+def _first(trace: Trace) -> int:
+    """When the first event begins."""
+    return int(min([trace.start.min(), *trace.memory.time[:1]]))
+
+
+def _begin(trace: Trace) -> int:
+    """When the step begins; without a step the first event."""
+    steps = trace.start[trace.named(lambda name: name.startswith(STEP))[trace.name]]
+    return int(steps.min()) if len(steps) else _first(trace)
+
+
+def _drawn_side(name: SideName, trace: Trace, opens: int, title: str) -> DrawnSide:
     """One side as one process, its threads numbered in the order of their appearance."""
-    pid = number + 1
-    threads: dict[tuple[object, object], int] = {}
-    thread_names: dict[tuple[object, object], str] = {}
-    process_names: dict[object, str] = {}
-    flow_ids: dict[tuple[str, str, object], int] = {}
-    events: list[Event] = []
-    for entry in entries:
-        thread = (entry.pid, entry.tid)
-        if entry.ph == "M":
-            label = str((entry.args or {}).get("name", ""))
-            if entry.name == "process_name":
-                process_names[entry.pid] = label
-            elif entry.name == "thread_name":
-                threads.setdefault(thread, _FIRST_TID[number] + len(threads))
-                thread_names[thread] = label
-            continue
-        flow = None
-        if entry.ph in ("s", "f"):
-            flow = flow_ids.setdefault((entry.cat, entry.name, entry.id), flows + len(flow_ids))
-        events.append(
-            Event(
-                entry.ph,  # type: ignore[arg-type]
-                entry.name,
-                pid,
-                threads.setdefault(thread, _FIRST_TID[number] + len(threads)),
-                start_ns=_nanoseconds(entry.ts) + shift,
-                duration_ns=_nanoseconds(entry.dur) if entry.ph == "X" else 0,
-                category=entry.cat,
-                args=_own_correlation(entry.args, number),
-                flow=flow,
-            )
-        )
+    number = SIDES.index(name)
+    pid, shift = number + 1, opens - _begin(trace)
+    places = [*trace.thread_names, *_threads(trace.pid, trace.tid), *_threads(trace.memory.pid, trace.memory.tid)]
+    threads = {place: _FIRST_TID[number] + at for at, place in enumerate(dict.fromkeys(places))}
+    events = [
+        Event.process_name(pid, f"{name}, {OBSERVED}: {title}"),
+        Event("M", "process_sort_index", pid, 0, args={"sort_index": number}),
+    ]
     several = len({process for process, _ in threads}) > 1
-    names = [Event.process_name(pid, title), Event("M", "process_sort_index", pid, 0, args={"sort_index": number})]
-    for position, ((process, number_there), tid) in enumerate(threads.items()):
-        name = thread_names.get((process, number_there)) or f"thread {number_there}"
-        owner = process_names.get(process) or f"process {process}"
-        names.append(Event.thread_name(pid, tid, f"{owner}: {name}" if several else name))
-        names.append(Event("M", "thread_sort_index", pid, tid, args={"sort_index": position}))
-    return [*names, *events], flows + len(flow_ids)
+    for position, ((process, thread), tid) in enumerate(threads.items()):
+        label = trace.thread_names.get((process, thread)) or f"thread {trace.label(thread)}"
+        owner = trace.process_names.get(process) or f"process {trace.label(process)}"
+        events.append(Event.thread_name(pid, tid, f"{owner}: {label}" if several else label))
+        events.append(Event("M", "thread_sort_index", pid, tid, args={"sort_index": position}))
+    first = len(events)
+    columns = (trace.start + shift, trace.duration, trace.category)
+    times = zip(*(column.tolist() for column in columns), _threads(trace.pid, trace.tid), strict=True)
+    for row, (start, duration, category, thread) in enumerate(times):
+        args = _own_correlation(trace.args(row), number) or None
+        kind = trace.categories[category]
+        events.append(Event("X", trace.name_of(row), pid, threads[thread], start, duration, kind, args))
+    events += _memory_events(trace, shift, pid, threads)
+    modules = {first + row: module for row, module in _modules(trace).items()}
+    gaps = drawn_gaps(trace)
+    events += idle(gaps, opens, pid, _FIRST_TID[number] + _IDLE_TID)
+    of_gaps = {len(events) - len(gaps) + place: gap for place, gap in enumerate(gaps)}
+    modules |= {place: gap.module for place, gap in of_gaps.items() if gap.module}
+    return DrawnSide(name, events, opens, of_gaps, modules, trace)
 
 
-def _own_correlation(args: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
+def _threads(pid: I64, tid: I64) -> list[tuple[int, int]]:
+    return list(zip(pid.tolist(), tid.tolist(), strict=True))
+
+
+def _memory_events(trace: Trace, shift: int, pid: int, threads: Mapping[tuple[int, int], int]) -> Iterator[Event]:
+    """The profiler's `[memory]` events, and what the allocator of each device holds as counters."""
+    memory = trace.memory
+    fields = {
+        "Addr": memory.address,
+        "Bytes": memory.bytes,
+        "Device Id": memory.device_id,
+        "Device Type": memory.device_type,
+        "Total Allocated": memory.allocated,
+        "Total Reserved": memory.reserved,
+    }
+    for at, thread in enumerate(_threads(memory.pid, memory.tid)):
+        args = {name: int(column[at]) for name, column in fields.items()}
+        time = int(memory.time[at]) + shift
+        yield Event("i", "[memory]", pid, threads[thread], time, category="cpu_instant_event", args=args)
+        device, total = device_name(args["Device Type"], args["Device Id"]), args["Total Allocated"]
+        yield Event("C", f"memory {device}", pid, 0, time, args={"bytes": total})
+
+
+def _modules(trace: Trace) -> dict[int, str]:
+    """The module of each row that is in one; empty for rows of the backward pass whose module is not known."""
+    if not steps_of(trace, launches(trace)).windows:
+        return {}
+    marks = labels(trace)
+    rows = np.flatnonzero((marks.module >= 0) | (marks.phase == PHASES.index("backward"))).tolist()
+    return {row: _label(marks.modules, marks.module, row) for row in rows}
+
+
+def _own_correlation(args: dict[str, Any], number: int) -> dict[str, Any]:
     """Arguments with a correlation that the other side does not have: tools join launches and kernels on it."""
-    correlation = (args or {}).get("correlation")
-    if args is None or not isinstance(correlation, int) or correlation <= 0:
+    correlation = args.get("correlation")
+    if not isinstance(correlation, int) or correlation <= 0:
         return args
     return {**args, "correlation": correlation * len(SIDES) + number}
-
-
-def _nanoseconds(raw: msgspec.Raw) -> int:
-    """Microseconds as JSON text to exact nanoseconds; ValueError for what is not a valid step time."""
-    text = bytes(raw).decode("ascii").strip('"')
-    try:
-        microseconds = Decimal(text)
-    except InvalidOperation:
-        raise ValueError(f"{text[:40]!r} is not a time") from None
-    # Without its exponent's limit rounding could make a number of a million digits.
-    if not microseconds.is_finite() or microseconds.adjusted() > _MOST_DIGITS:
-        raise ValueError(f"{text[:40]!r} is not a valid step time")
-    return round(microseconds * 1000)
 
 
 # Which slices of an observed step belong to which cause of the page, and how much they are made to stand out.
@@ -729,30 +669,26 @@ class RegressionTrace:
     """The slice with the largest part in the first cause, which a viewer shows first; `None` without causes."""
 
 
-def regression_trace(
-    result: Result, call: str, base: bytes, new: bytes, causes: Sequence[Cause] | None = None
-) -> RegressionTrace:
-    """Two gzip-compressed exemplars in, one trace out.
+def regression_trace(result: Result, call: str, sides: Sequence[DrawnSide], causes: Sequence[Cause]) -> RegressionTrace:
+    """Both sides in one trace.
 
     Parameters
     ----------
     causes
-        The causes of the call in the order in which the page has them; by default as the judgement has them.
+        The causes of the test, in the order in which the page has them.
 
     Raises
     ------
     ChromeTraceError
-        When an exemplar is damaged.
+        When the sides hold what cannot be written.
     """
     try:
-        return _drawn(result, call, base, new, causes)
+        return _drawn(result, call, sides, [cause for cause in causes if cause.call == call])
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ChromeTraceError(f"the recorded traces cannot be combined: {error}") from error
 
 
-def _drawn(result: Result, call: str, base: bytes, new: bytes, ordered: Sequence[Cause] | None) -> RegressionTrace:
-    causes = [cause for cause in (result.judgement.blame if ordered is None else ordered) if cause.call == call]
-    sides = drawn_sides(base, new, f"{visible(result.id)} {visible(call)}".rstrip())
+def _drawn(result: Result, call: str, sides: Sequence[DrawnSide], causes: Sequence[Cause]) -> RegressionTrace:
     drawn = [side.events for side in sides]
     matched = pairs(drawn)
     owned = slices_of_causes(sides, causes)
@@ -766,9 +702,8 @@ def _drawn(result: Result, call: str, base: bytes, new: bytes, ordered: Sequence
     flows = 1 + max((event.flow for event in events if event.flow is not None), default=-1)
     events += flow_events(drawn, _of_causes(matched, owned[1], causes), flows)
     for side in sides:
-        events += [*busy(side.events), *memory(side.events)]
-        if side.trace is not None:
-            events += work(side.trace, side.opens, side.pid)
+        events += busy(side.events)
+        events += work(side.trace, side.opens, side.pid)
     place = _selected(sides, matched, owned, causes)
     selected = marked[place[0]][place[1]] if place else None
     about = {"test": visible(result.id), "call": visible(call), "verdict": result.judgement.verdict}

@@ -332,44 +332,32 @@ def _group(causes: Sequence[Cause], steps: dict[str, int], result: Result, run: 
 
 def _changed_line(diff: SourceDiff, causes: Sequence[Cause]) -> int:
     """The first added line that calls the largest of the new operators that any calls, else the first changed line."""
-    added: dict[int, str] = {}
-    line = 0
-    for text in diff.text.split("\n"):
-        if match := _HUNK.match(text):
-            line = int(match["new"])
-        elif line:
-            if text.startswith("+"):
-                added[line] = text
-            line += not text.startswith("-")
     came = (cause for cause in causes if cause_status(cause) == "new")
     for cause in sorted(came, key=lambda cause: -abs(cause.delta_ns)):
         call = re.compile(rf"\b{re.escape(plain_name(cause.name).strip('_'))}_?\(")
-        if own := [number for number, text in added.items() if call.search(text)]:
+        if own := [line for line, sign, code in _edits(diff) if sign == "+" and call.search(code)]:
             return own[0]
     return diff.line
 
 
-def _edits(diff: SourceDiff) -> tuple[list[int], list[str], list[str]]:
-    """The changed lines of the current file, and the code that was removed and added."""
-    lines: set[int] = set()
-    removed: list[str] = []
-    added: list[str] = []
+def _edits(diff: SourceDiff) -> list[tuple[int, str, str]]:
+    """What was removed and added: the line of the current file, "-" or "+", and the code."""
+    found = []
     line = 0
     for text in diff.text.split("\n"):
         if match := _HUNK.match(text):
             line = int(match["new"])
         elif line:
             if text[:1] in ("+", "-"):
-                lines.add(line)
-                (added if text[0] == "+" else removed).append(text[1:].strip())
+                found.append((line, text[0], text[1:].strip()))
             line += not text.startswith("-")
-    return sorted(lines), removed, added
+    return found
 
 
 def _changed_lines(diff: SourceDiff) -> str:
     """The changed lines of a function, "src/model.py:27, 29-31"."""
     spans: list[list[int]] = []
-    for line in _edits(diff)[0]:
+    for line in sorted({line for line, _, _ in _edits(diff)}):
         if spans and line == spans[-1][1] + 1:
             spans[-1][1] = line
         else:
@@ -389,13 +377,15 @@ def _memory_changed(judgement: Judgement, allocated: Place | None) -> str:
     diffs = [
         diff for frame in frames for diff in judgement.source_diffs if is_function(frame, diff.file, diff.function)
     ]
-    diff = next((each for each in (*diffs, *judgement.source_diffs) if _edits(each)[0]), None)
+    diff = next((each for each in (*diffs, *judgement.source_diffs) if _edits(each)), None)
     if diff is None:
         return ""
-    lines, removed, added = _edits(diff)
-    gone = [code for code in removed if code not in added]
+    edits = _edits(diff)
+    added = [code for _, sign, code in edits if sign == "+"]
+    gone = [code for _, sign, code in edits if sign == "-" and code not in added]
     freed = next((code for call in _RELEASES for code in gone if call in code), "")
-    if allocated is not None and allocated.path == diff.file and allocated.line in lines and not freed:
+    changed = {(diff.file, line) for line, _, _ in edits}
+    if allocated is not None and (allocated.path, allocated.line) in changed and not freed:
         return ""
     return _changed_lines(diff) + (f" (removed: {visible(cut(freed, _MOST_CODE))})" if freed else "")
 

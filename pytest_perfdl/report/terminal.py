@@ -7,7 +7,7 @@ may be all that a CI log or a JUnit viewer shows. Its content comes from `story`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_perfdl.judge.kernels import is_expected
@@ -16,8 +16,8 @@ from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import harmless
 from pytest_perfdl.report import compared, figures, layout, memory, ranks, words
 from pytest_perfdl.report.figures import name_words
+from pytest_perfdl.report.layout import Column, Table
 from pytest_perfdl.report.story import Story, cause_line, frame_place, largest, story
-from pytest_perfdl.results import memory_causes
 from pytest_perfdl.results.run import Result, Run, first_suggestion
 from pytest_perfdl.results.trace_files import kept, pattern
 from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerdict, SourceDiff, Verdict
@@ -48,6 +48,10 @@ class TerminalLine:
     markup: Mapping[str, bool] = field(default_factory=dict)
 
 
+Line = str | TerminalLine
+"""A line as it is laid out: most have no markup."""
+
+
 def summary_lines(
     run: Run, verbosity: int, width: int, *, encoding: str = "utf-8", report: bool = True
 ) -> list[TerminalLine]:
@@ -71,33 +75,32 @@ def summary_lines(
     """
     counts = TerminalLine(words.counts_sentence(run), _counts_markup(run))
     ranked = words.worst_first(run.results)
-    waivers = [TerminalLine(text, _WARNS) for text in _waivers(run, width)]
+    lines: list[Line] = [
+        TerminalLine(text, _WARNS) for text in _texts(words.waiver_lines(run), width, indent=0, more=4)
+    ]
     if verbosity < 0:
-        lines = waivers + [line for result in ranked if result.fails for line in _named(result, width)]
-        lines.append(counts)
-        lines += [TerminalLine(text) for text in _notes(run, width)]
-        return _encodable(lines, encoding)
-    lines = waivers + [TerminalLine(text) for text in _header(run, width)]
+        lines += [line for result in ranked if result.fails for line in _named(result, width)]
+        return _encodable([*lines, counts, *_texts(run.notes, width, indent=0)], encoding)
+    lines += _header(run, width)
     listed = [result for result in ranked if verbosity > 0 or words.notable(result)]
     for result in listed:
         lines += _block(result, run, verbosity, width, traces=report)
     if verbosity == 0:
         lines += _table([result for result in run.results if result not in listed], run, width)
     else:
-        lines += [TerminalLine(text) for text in _legend(listed, verbosity, width)]
+        lines += _legend(listed, verbosity, width)
     lines.append(counts)
     if report and run.results:
-        lines.append(TerminalLine(f"report  {words.shown_path(run, run.report_dir / 'index.html')}"))
-    lines += [TerminalLine(f"{label:6}  {command}") for label, command in words.run_commands(run)]
-    lines += [TerminalLine(text) for text in layout.paragraph(words.recording_sentence(run), 0, width)]
-    return _encodable(lines, encoding)
+        lines.append(f"report  {words.shown_path(run, run.report_dir / 'index.html')}")
+    lines += [f"{label:6}  {command}" for label, command in words.run_commands(run)]
+    return _encodable([*lines, *layout.paragraph(words.recording_sentence(run), 0, width)], encoding)
 
 
 def failure_text(result: Result, run: Run) -> str:
     """What `PerfRegression` says: what is wrong, how sure that is, what caused it, and what to do about it."""
     about = story(result, run)
     lines = layout.paragraph(f"{words.word(result)}: {_main_reason(result, about)}", 0, FAILURE_WIDTH, more=4)
-    lines += [line.text for line in _details(result, about, run, 0, FAILURE_WIDTH, traces=True)]
+    lines += map(_text, _details(result, about, run, 0, FAILURE_WIDTH, traces=True))
     lines += _legend([result], 0, FAILURE_WIDTH)
     if not run.judged:
         return "\n".join(lines)
@@ -141,52 +144,44 @@ def _header(run: Run, width: int) -> list[str]:
         changes[name] = f"{changes[name]}, {said}" if name in changes else said
     if changes:
         lines += layout.paragraph(f"context differs: {', '.join(words.context_list(changes))}", 0, width)
-    return lines + _notes(run, width)
+    return [*lines, *_texts(run.notes, width, indent=0)]
 
 
-def _waivers(run: Run, width: int) -> list[str]:
-    return [line for text in words.waiver_lines(run) for line in layout.paragraph(text, 0, width, more=4)]
-
-
-def _notes(run: Run, width: int) -> list[str]:
-    return [line for note in run.notes for line in layout.paragraph(words.visible(note), 0, width)]
-
-
-def _block(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
-    title = TerminalLine(_title(result), _markup(result))
+def _block(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> Iterator[Line]:
+    yield TerminalLine(_title(result), _markup(result))
     if verbosity == 0:
-        brief = [TerminalLine(text) for text in _in_brief(result, run, width)]
-        return [title, *brief, *_growth(result, width)]
-    lines = [title, *(TerminalLine(text) for text in layout.paragraph(_reason(result), 4, width))]
-    return lines + _details(result, story(result, run), run, verbosity, width, traces=traces)
+        yield from _in_brief(result, run, width)
+        yield from _growth(result, width)
+    else:
+        yield from layout.paragraph(_reason(result), 4, width)
+        yield from _details(result, story(result, run), run, verbosity, width, traces=traces)
 
 
-def _growth(result: Result, width: int) -> list[TerminalLine]:
+def _growth(result: Result, width: int) -> list[Line]:
     """What each step keeps, of the calls whose memory grows."""
-    notes = words.growth_notes(result.judgement)
-    return [TerminalLine(line, _WARNS) for note in notes for line in layout.paragraph(note, 4, width)]
+    return [TerminalLine(line, _WARNS) for line in _texts(words.growth_notes(result.judgement), width)]
 
 
-def _in_brief(result: Result, run: Run, width: int) -> list[str]:
+def _in_brief(result: Result, run: Run, width: int) -> Iterator[str]:
     """One or two lines about a test: by how much, and why."""
+    judgement = result.judgement
     if result.updated:
-        notes = [line for note in words.recording_notes(result) for line in layout.paragraph(note, 4, width)]
-        return [f"    {words.recorded(result)}", *notes]
+        yield f"    {words.recorded(result)}"
+        yield from _texts(words.recording_notes(result), width)
+        return
     about = story(result, run)
-    lines = []
-    definition = _definition_lines(result, DEFINITION_LINES, width)
-    if about.headline is None or result.judgement.verdict in ("invalid", "missing", "outdated", "unmeasured"):
-        return [*layout.paragraph(_reason(result), 4, width), *definition]
-    lines += layout.paragraph(words.definition_sentence(result.judgement), 4, width) + definition
-    lines += layout.paragraph(_change(about), 4, width)
-    lines += [line for text in words.waiver_notes(result.judgement) for line in layout.paragraph(text, 4, width)]
-    lines += [line for text in words.telling_notes(result.judgement) for line in layout.paragraph(text, 4, width)]
-    if result.judgement.verdict == "improved":
-        return lines
+    unmeasured = about.headline is None or judgement.verdict in ("invalid", "missing", "outdated", "unmeasured")
+    yield from layout.paragraph(_reason(result) if unmeasured else words.definition_sentence(judgement), 4, width)
+    yield from _definition_lines(result, DEFINITION_LINES, width)
+    if unmeasured:
+        return
+    yield from _texts([_change(about), *words.waiver_notes(judgement), *words.telling_notes(judgement)], width)
+    if judgement.verdict == "improved":
+        return
     causes = [_brief_cause(about)] if about.causes or about.memory else []
-    environment = [each for each in result.judgement.environment if words.judged(each)]
+    environment = [each for each in judgement.environment if words.judged(each)]
     causes += [f"environment: {words.visible(each.name)} {words.visible(each.reason)}" for each in environment[:1]]
-    return lines + [f"    {layout.cut(text, max(width, layout.LEAST_NAME) - 4)}" for text in causes if text]
+    yield from (f"    {layout.cut(text, max(width, layout.LEAST_NAME) - 4)}" for text in causes if text)
 
 
 def _change(about: Story) -> str:
@@ -212,60 +207,57 @@ def _brief_cause(about: Story) -> str:
     """The first cause in one line, its place first: the end is what is cut on a narrow terminal."""
     if about.memory_first or not about.causes:
         place = f"{about.memory_place.text}: " if about.memory_place else ""
-        changed = f"; {about.memory_changed}" if about.memory_changed else ""
-        return f"cause: {place}{about.memory}{changed}"
+        return f"cause: {place}{'; '.join(filter(None, (about.memory, about.memory_changed)))}"
     group = about.causes[0]
     place = f"{group.place.text}: " if group.place else f"{words.visible(group.module)}: " if group.module else ""
     return f"cause: {place}{group.sentence} ({group.amount})"
 
 
-def _table(results: Sequence[Result], run: Run, width: int) -> list[TerminalLine]:
+def _table(results: Sequence[Result], run: Run, width: int) -> Iterator[str]:
     """The tests that pass: time, change, and which slowdown would have been detected."""
     if not run.judged:
         results = [result for result in results if result.judgement.metrics]
     shown = results[:TABLE_ROWS]
-    table = [
-        (
-            words.visible(result.id) + ("" if metric.name == "step_time" else f" {words.visible(metric.name)}"),
-            figures.value(metric.new, metric),
-            figures.effect(metric),
-            f"above {figures.excluded(metric)}" if figures.excluded(metric) else "",
-        )
-        for result in shown
-        for metric in words.step_times(result.judgement)
-    ]
-    lines = []
-    if table:
-        head = ("passed" if run.judged else "measured", "step_time", "change", "detectable")
-        titled = tuple(title if any(row[column] for row in table) else "" for column, title in enumerate(head))
-        lines += layout.rows([titled, *table], "lrrr", 0, width, shorten=layout.cut_front)
-        if titled[3]:
-            lines += layout.paragraph(figures.DETECTABLE_LEGEND, 0, width)
+    columns = (
+        Column(
+            "Test",
+            lambda row: row[0].id + ("" if row[1].name == "step_time" else f" {row[1].name}"),
+            short="passed" if run.judged else "measured",
+        ),
+        Column("step_time", lambda row: figures.value(row[1].new, row[1]), "figure"),
+        Column("change", lambda row: figures.effect(row[1]), "figure"),
+        Column("detectable", lambda row: _detectable(row[1]), "figure"),
+    )
+    rows = [(result, metric) for result in shown for metric in words.step_times(result.judgement)]
+    if rows:
+        yield from layout.table(Table("", columns, rows), width, indent=0, shorten=layout.cut_front)
+    if any(_detectable(metric) for _, metric in rows):
+        yield from layout.paragraph(figures.DETECTABLE_LEGEND, 0, width)
     if len(shown) < len(results):
-        lines.append(f"and {plural(len(results) - len(shown), 'more test')} (-v)")
-    for result in shown:
-        for metric in result.judgement.metrics:
-            if is_expected(metric):
-                lines += layout.paragraph(words.visible(f"{metric.name.rpartition('.')[0]}: {metric.reason}"), 0, width)
-    return [TerminalLine(line) for line in lines]
+        yield f"and {plural(len(results) - len(shown), 'more test')} (-v)"
+    expected = [metric for result in shown for metric in result.judgement.metrics if is_expected(metric)]
+    yield from _texts((f"{each.name.rpartition('.')[0]}: {each.reason}" for each in expected), width, indent=0)
 
 
-def _named(result: Result, width: int) -> list[TerminalLine]:
+def _detectable(metric: MetricVerdict) -> str:
+    return f"above {figures.excluded(metric)}" if figures.excluded(metric) else ""
+
+
+def _named(result: Result, width: int) -> list[Line]:
     """A test with its main sentence: on one line where there is room."""
     title, reason = _title(result), _reason(result)
     whole = f"{title}  {reason}".rstrip()
     if layout.cells_wide(whole) <= width:
         return [TerminalLine(whole, _markup(result))]
-    return [TerminalLine(title, _markup(result)), *(TerminalLine(text) for text in layout.paragraph(reason, 4, width))]
+    return [TerminalLine(title, _markup(result)), *layout.paragraph(reason, 4, width)]
 
 
 def _title(result: Result) -> str:
     return f"{words.word(result).upper():{_WORD}}  {words.visible(result.id)}"
 
 
-def _details(result: Result, about: Story, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
+def _details(result: Result, about: Story, run: Run, verbosity: int, width: int, *, traces: bool) -> Iterator[Line]:
     judgement = result.judgement
-    defined = [TerminalLine(text) for text in _definition_lines(result, SOURCE_LINES_SHOWN, width)]
     metrics = [metric for metric in judgement.metrics if _metric_shown(metric, verbosity, run)]
     of_step = any(metric.of_step and metric.outcome == judgement.verdict for metric in metrics)
     kernels = [metric for metric in words.metrics_worst_first(metrics) if not metric.of_step]
@@ -274,78 +266,72 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
     metrics = [metric for metric in metrics if metric not in left_out]
     if verbosity < 1:
         metrics = [metric for metric in metrics if not words.judged(metric) or words.matters(metric, judgement)]
-    lines = defined + _metric_lines(metrics, judgement.verdict, verbosity, width)
-    lines += _paragraph(words.metrics_explained(words.metrics_worst_first(metrics)), 4, width)
-    lines += _paragraph(words.limits_explained(metrics), 4, width)
-    lines += _paragraph(
-        words.verdicts_explained(each for each in metrics if each.outcome != judgement.verdict), 4, width
-    )
+    yield from _definition_lines(result, SOURCE_LINES_SHOWN, width)
+    yield from _metric_lines(metrics, judgement.verdict, verbosity, width)
+    said = [words.metrics_explained(words.metrics_worst_first(metrics)), words.limits_explained(metrics)]
+    said.append(words.verdicts_explained(each for each in metrics if each.outcome != judgement.verdict))
     if verbosity < 1:
-        lines += _paragraph(words.unimportant_sentence(judgement), 4, width)
+        said.append(words.unimportant_sentence(judgement))
     if left_out and not of_step:
-        lines.append(TerminalLine(f"    and {plural(len(left_out), 'more kernel')} over their limits (-vv)"))
-    for metric in metrics:
-        if words.judged(metric) and (reason := words.own_reason(metric, judgement)):
-            lines += _paragraph(f"{metric.name}: {reason}", 4, width)
-    if any(is_utilization(metric.name) for metric in metrics if words.judged(metric)) or verbosity > 1:
-        for note in words.coverage_notes(judgement):
-            lines += _paragraph(note, 4, width)
-    if verbosity > 0 and (note := words.baseline_note(result)):
-        lines += _paragraph(f"note of the baseline: {note}", 4, width)
-    if judgement.rounds and verbosity > 0:
-        lines += _paragraph(judgement.rounds, 4, width)
-    for metric in judgement.environment:
-        if words.judged(metric) or verbosity > 0:
-            lines += _paragraph(f"{words.environment_words(metric)}: {metric.name} {metric.reason}", 4, width)
+        said.append(f"and {plural(len(left_out), 'more kernel')} over their limits (-vv)")
+    judged = [metric for metric in metrics if words.judged(metric)]
+    said += [f"{metric.name}: {reason}" for metric in judged if (reason := words.own_reason(metric, judgement))]
+    if any(is_utilization(metric.name) for metric in judged) or verbosity > 1:
+        said += words.coverage_notes(judgement)
+    if verbosity > 0:
+        said += [f"note of the baseline: {note}" for note in [words.baseline_note(result)] if note]
+        said.append(judgement.rounds)
+    said += [
+        f"{words.environment_words(metric)}: {metric.name} {metric.reason}"
+        for metric in judgement.environment
+        if words.judged(metric) or verbosity > 0
+    ]
+    yield from _texts(said, width)
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
-        lines += _why(result, about, run, verbosity, width)
+        yield from _why(result, about, run, verbosity, width)
     recording = words.recording_notes(result)
-    for note in words.telling_notes(judgement):
-        lines += _paragraph(note if note in recording else f"note: {note}", 4, width)
+    said = [note if note in recording else f"note: {note}" for note in words.telling_notes(judgement)]
     for finding in words.told_findings(judgement):
-        if finding.message in recording or (verbosity > 0 and not words.is_telling(finding, judgement)):
-            said = "" if finding.message in recording else f"note ({finding.code}), does not affect the verdict: "
-            lines += _paragraph(f"{said}{finding.message}", 4, width)
-    lines += _growth(result, width)
-    for note in words.budget_notes(result):
-        lines += _paragraph(note, 4, width)
+        if finding.message in recording:
+            said.append(finding.message)
+        elif verbosity > 0 and not words.is_telling(finding, judgement):
+            said.append(f"note ({finding.code}), does not affect the verdict: {finding.message}")
+    yield from _texts(said, width)
+    yield from _growth(result, width)
+    yield from _texts(words.budget_notes(result), width)
     if traces and words.fails_or_warns(result):
         folder = words.shown_path(run, run.report_dir / "traces")
-        lines += [
-            TerminalLine(f"    traces  {folder}/{pattern(result, exemplars)}")
-            for exemplars in kept(run, result)
-            if exemplars.base or exemplars.new
-        ]
-    return lines
+        shown = [exemplars for exemplars in kept(run, result) if exemplars.base or exemplars.new]
+        yield from (f"    traces  {folder}/{pattern(result, exemplars)}" for exemplars in shown)
 
 
-def _why(result: Result, about: Story, run: Run, verbosity: int, width: int) -> list[TerminalLine]:
+def _why(result: Result, about: Story, run: Run, verbosity: int, width: int) -> list[str]:
     """Causes with their place and changed lines, whose the memory is, and what the operators did."""
     judgement = result.judgement
-    causes = [line for group in about.causes for line in _paragraph(f"cause: {cause_line(group)}", 4, width, more=6)]
+    causes = [*_texts((f"cause: {cause_line(group)}" for group in about.causes), width, more=6)]
     for rest in about.rest if len(judgement.blame) > 1 else ():
-        call = f"{words.visible(rest.call)}: " if rest.call else ""
-        text = f"{call}rest: {format_quantity(rest.delta_ns, 'ns', signed=True)} in smaller or uncertain changes"
-        causes += _paragraph(f"{text}, {format_percent(rest.share, signed=False)}", 4, width)
-    for text in ranks.sentences(judgement):
-        causes += _paragraph(f"ranks: {text}", 4, width, more=7)
-    source = [TerminalLine(text) for text in _source_lines(about.diffs, verbosity, width)]
-    peaks = [TerminalLine(text) for text in _memory_lines(result, run, verbosity, width)]
+        call = f"{rest.call}: " if rest.call else ""
+        size, share = format_quantity(rest.delta_ns, "ns", signed=True), format_percent(rest.share, signed=False)
+        causes += _texts([f"{call}rest: {size} in smaller or uncertain changes, {share}"], width)
+    causes += _texts((f"ranks: {text}" for text in ranks.sentences(judgement)), width, more=7)
+    peaks = [*_memory_lines(result, run, verbosity, width)]
     if about.memory_first and about.memory:
         place = f", allocated at {about.memory_place.text}" if about.memory_place else ""
         changed = f"; {about.memory_changed}" if about.memory_changed else ""
-        peaks = [*_paragraph(f"cause: {about.memory}{place}{changed}", 4, width, more=6), *peaks]
+        peaks = [*_texts([f"cause: {about.memory}{place}{changed}"], width, more=6), *peaks]
     if verbosity == 0 and not about.memory_first and not _is_of_memory(judgement):
         # Within its limit a peak is no news beside a time that is not.
         peaks = []
-    table = [TerminalLine(text) for text in _cause_lines(judgement.blame, verbosity, width)]
-    work = [line for change in judgement.work for line in _paragraph(words.work_sentence(change, judgement), 4, width)]
-    suggestion = [TerminalLine(text) for text in _suggestion_lines(result, width)]
-    todo = [line for text in [about.advice] if text for line in _paragraph(f"to do: {text}", 4, width, more=6)]
+    source = _source_lines(about.diffs, verbosity, width)
+    todo = _texts([f"to do: {about.advice}"] if about.advice else [], width, more=6)
+    work = _texts((words.work_sentence(change, judgement) for change in judgement.work), width)
+    table = _cause_lines(judgement.blame, verbosity, width)
+    suggestion = first_suggestion(result)
+    advice = _texts([f"advice: {', '.join(suggestion)}"] if suggestion else [], width)
     if about.memory_first:
         # Times did not change: what differs in the profiled step is for who asks.
-        return [*peaks, *source, *todo, *([*causes, *work, *table, *suggestion] if verbosity > 0 else [])]
-    return [*causes, *source, *todo, *work, *peaks, *table, *suggestion]
+        return [*peaks, *source, *todo, *([*causes, *work, *table, *advice] if verbosity > 0 else [])]
+    return [*causes, *source, *todo, *work, *peaks, *table, *advice]
 
 
 def _is_of_memory(judgement: Judgement) -> bool:
@@ -354,8 +340,10 @@ def _is_of_memory(judgement: Judgement) -> bool:
     return bool(judgement.growth) or any(each.outcome == judgement.verdict for each in metrics)
 
 
-def _paragraph(text: str, indent: int, width: int, *, more: int = 0) -> list[TerminalLine]:
-    return [TerminalLine(line) for line in layout.paragraph(words.visible(text), indent, width, more=more)]
+def _texts(texts: Iterable[str], width: int, *, indent: int = 4, more: int = 0) -> Iterator[str]:
+    """A paragraph for each text that is not empty; further lines of each are indented by `more`."""
+    for text in texts:
+        yield from layout.paragraph(words.visible(text), indent, width, more=more)
 
 
 def _metric_shown(metric: MetricVerdict, verbosity: int, run: Run) -> bool:
@@ -366,23 +354,18 @@ def _metric_shown(metric: MetricVerdict, verbosity: int, run: Run) -> bool:
     return verbosity > 0 and metric.verdict is not None
 
 
-def _metric_lines(metrics: Sequence[MetricVerdict], verdict: Verdict, verbosity: int, width: int) -> list[TerminalLine]:
+def _metric_lines(metrics: Sequence[MetricVerdict], verdict: Verdict, verbosity: int, width: int) -> list[str]:
     if not metrics:
         return []
-    head = ("", "baseline -> current", "change", "95% interval", "limit", "detectable" if verbosity > 0 else "")
-    table = [
-        (
-            words.visible(metric.name),
-            words.visible(figures.change(metric)),
-            figures.effect(metric),
-            figures.interval(metric),
-            words.visible(_limit(metric, verdict)),
-            f"above {figures.excluded(metric)}" if verbosity > 0 and figures.excluded(metric) else "",
-        )
-        for metric in words.metrics_worst_first(metrics, verdict)
+    columns = [
+        Column("Metric", lambda metric: metric.name),
+        Column("baseline -> current", figures.change, "figure"),
+        Column("change", figures.effect, "figure"),
+        Column("95% interval", figures.interval, "figure"),
+        Column("limit", lambda metric: _limit(metric, verdict)),
+        *[Column("detectable", _detectable, "figure")] * (verbosity > 0),
     ]
-    titled = tuple(title if any(row[column] for row in table) else "" for column, title in enumerate(head))
-    return [TerminalLine(text) for text in layout.rows([titled, *table], "lrrrlr", 4, width)]
+    return layout.table(Table("", columns, words.metrics_worst_first(metrics, verdict)), width, indent=4)
 
 
 def _limit(metric: MetricVerdict, verdict: Verdict) -> str:
@@ -414,28 +397,17 @@ def _cause_lines(blame: Sequence[Cause], verbosity: int, width: int) -> list[str
     return lines
 
 
-def _memory_lines(result: Result, run: Run, verbosity: int, width: int) -> list[str]:
+def _memory_lines(result: Result, run: Run, verbosity: int, width: int) -> Iterator[str]:
     """Whose the memory at the peak is that was not there before, and what accumulates."""
-    lines: list[str] = []
     for change in result.judgement.memory:
         if change.causes or verbosity > 0:
-            lines += layout.paragraph(memory.peak_sentence(change), 4, width)
-        shown = change.causes if verbosity > 1 else change.causes[: memory.CAUSES_SHOWN]
-        for cause in shown:
-            size = format_quantity(cause.bytes, "B", signed=True)
-            lines += layout.paragraph(f"{size}  {memory_causes.cause_name(cause)}", 6, width)
-            where = memory.cause_place(cause, change, lambda line: frame_place(line, result, run))
-            lines += layout.paragraph(where, 10, width)
-        if len(shown) < len(change.causes):
-            rest = sum(cause.bytes for cause in change.causes[len(shown) :])
-            lines.append(
-                f"      and {plural(len(change.causes) - len(shown), 'more cause')}, "
-                f"{format_quantity(rest, 'B', signed=True)} in total (-vv)"
-            )
+            yield from layout.paragraph(memory.peak_sentence(change), 4, width)
+        most = None if verbosity > 1 else memory.CAUSES_SHOWN
+        yield from memory.cause_lines(change, most, 6, width, "-vv", lambda line: frame_place(line, result, run))
         lead = memory.advice_lead(change, result.judgement)
         for advice in change.advice[:1] if verbosity < 1 else change.advice:
-            lines += layout.paragraph(f"{lead}: {memory.advice_sentence(advice, change, result.judgement)}", 6, width)
-    return lines
+            said = memory.advice_sentence(advice, change, result.judgement)
+            yield from layout.paragraph(f"{lead}: {said}", 6, width)
 
 
 def _definition_lines(result: Result, most: int, width: int) -> list[str]:
@@ -474,14 +446,6 @@ def _wrapped_code(line: str, width: int) -> list[str]:
         pieces.append(" " * indent + rest[: space or room].rstrip())
         rest, indent = rest[space or room :], CODE_INDENT
     return [*pieces[:-1], layout.cut(pieces[-1] + "...", width)] if rest else pieces
-
-
-def _suggestion_lines(result: Result, width: int) -> list[str]:
-    suggestion = first_suggestion(result)
-    if suggestion is None:
-        return []
-    how, gain = suggestion
-    return layout.paragraph(f"advice: {words.visible(how)}, {gain}", 4, width)
 
 
 def _cause_name(cause: Cause) -> str:
@@ -547,8 +511,15 @@ def _shift(name: str, base: str, new: str) -> str:
     return f"{words.visible(name)} {words.visible(base)} -> {words.visible(new)}"
 
 
-def _encodable(lines: list[TerminalLine], encoding: str) -> list[TerminalLine]:
-    return [TerminalLine(harmless(_carried(line.text, encoding)), line.markup) for line in lines]
+def _text(line: Line) -> str:
+    return line if isinstance(line, str) else line.text
+
+
+def _encodable(lines: Iterable[Line], encoding: str) -> list[TerminalLine]:
+    return [
+        TerminalLine(harmless(_carried(_text(line), encoding)), {} if isinstance(line, str) else line.markup)
+        for line in lines
+    ]
 
 
 def _carried(text: str, encoding: str) -> str:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from pytest_perfdl.model.errors import ChromeTraceError, TraceError
 from pytest_perfdl.report.speedscope import speedscope
-from pytest_perfdl.report.step_trace import regression_trace
+from pytest_perfdl.report.step_trace import DrawnSide, drawn_sides, regression_trace
 from pytest_perfdl.report.story import cause_groups
+from pytest_perfdl.report.words import visible
 from pytest_perfdl.results.run import Exemplars, Result, Run
 from pytest_perfdl.results.trace_files import Role, file_name, kept, traces_of_ranks
 from pytest_perfdl.trace import ALL_RANKS, loads, read_exemplar, unpack
@@ -73,9 +74,11 @@ def _of_call(run: Run, result: Result, exemplars: Exemplars) -> CallTraces:
             problems.append(f"the {LABELS[role]} trace is left out: {error}")
     if len(files) == 2:
         base, new = (file.data for file in files)
+        drawn: list[DrawnSide] = []
         for draw in (_for_perfetto, _for_speedscope):
             try:
-                files.append(draw(run, result, call, base, new))
+                drawn = drawn or [*drawn_sides(base, new, f"{visible(result.id)} {visible(call)}".rstrip())]
+                files.append(draw(run, result, call, drawn))
             except ChromeTraceError as error:
                 problems.append(str(error))
             except Exception as error:
@@ -121,13 +124,13 @@ def _ranks_trace(role: Role, paths: Sequence[Path]) -> bytes:
     return data
 
 
-def _for_perfetto(run: Run, result: Result, call: str, base: bytes, new: bytes) -> TraceFile:
+def _for_perfetto(run: Run, result: Result, call: str, sides: Sequence[DrawnSide]) -> TraceFile:
     causes = [cause for group in cause_groups(result, run) for cause in group.causes]
-    made = regression_trace(result, call, base, new, causes)
+    made = regression_trace(result, call, sides, causes)
     slice_ = made.selected
     query = "" if slice_ is None else f"pid={slice_.pid}&ts={slice_.start_ns}&dur={slice_.duration_ns}"
     return TraceFile(file_name(result.id, call, "diff"), "diff", made.data, query)
 
 
-def _for_speedscope(_: Run, result: Result, call: str, base: bytes, new: bytes) -> TraceFile:
-    return TraceFile(file_name(result.id, call, "speedscope"), "speedscope", speedscope(result, call, base, new))
+def _for_speedscope(_: Run, result: Result, call: str, sides: Sequence[DrawnSide]) -> TraceFile:
+    return TraceFile(file_name(result.id, call, "speedscope"), "speedscope", speedscope(result, call, sides))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.advice import advice_lines, figures
+from pytest_perfdl.report.layout import Column, Table
 from pytest_perfdl.report.trace.tables import by_size
 from pytest_perfdl.trace.writer import Event, write
 from pytest_perfdl.whatif.model import TrackKind
@@ -119,13 +119,10 @@ def to_json(answers: Answers) -> dict[str, Any]:
             for each in answers.predictions
         ],
         "advice": [advice_json(each) for each in answers.advice],
-        "notes": [{"kind": note.kind, "text": note.text, "share": note.share} for note in answers.notes],
+        "notes": [asdict(note) for note in answers.notes],
         "strategies": [
             {
-                "data": each.layout.data,
-                "pipeline": each.layout.pipeline,
-                "tensor": each.layout.tensor,
-                "micro_batches": each.layout.micro_batches,
+                **asdict(each.layout),
                 "step_ns": round(each.step_ns),
                 "peak_bytes": each.peak_bytes,
                 "fits": each.fits,
@@ -216,13 +213,7 @@ def ranks_to_json(job: Job) -> dict[str, Any]:
     figures = job.figures
     return {
         "ranks": [
-            {
-                "rank": rank.rank,
-                "source": rank.source,
-                "clock_offset_ns": rank.clock_offset_ns,
-                "waiting_ns": rank.waiting_ns,
-                "last": rank.last,
-            }
+            {name: getattr(rank, name) for name in ("rank", "source", "clock_offset_ns", "waiting_ns", "last")}
             for rank in figures.ranks
         ],
         "meetings": len(job.meetings),
@@ -278,25 +269,25 @@ def _path(answers: Answers) -> Iterator[str]:
     path, steps = answers.base.simulation.path, max(len(answers.base.steps), 1)
     if path.length_ns:
         yield f"Critical path {format_quantity(path.length_ns / steps, 'ns')}/step (simulated)"
-        parts = {name: ns / steps for name, ns in path.by_class(answers.graph).items()}
-        yield from layout.bars(by_size(parts), path.length_ns / steps)
+        yield from layout.bars(by_size(path.by_class(answers.graph), steps), path.length_ns / steps)
 
 
 def _answers(answers: Answers, width: int) -> Iterator[str]:
     if not answers.predictions:
         return
     known = [each for each in answers.predictions if each.predicted_ns is not None]
-    used = [_share_of_peak(answers, each.predicted_ns) for each in known]
-    memory = any(figures(each)[3] for each in known)
-    head = ("", "step", "range", "gain", *["peak memory"] * memory, *["of peak FLOP/s"] * any(used), "confidence")
-    table: list[tuple[str, ...]] = [head]
-    for each, share in zip(known, used, strict=True):
-        step, span, gain, peak = figures(each)
-        table.append((visible(each.name), step, span, gain, *[peak] * memory, *[share] * any(used), each.trust))
+    columns = (
+        Column("Change", lambda each: each.name, "name"),
+        Column("Step", lambda each: figures(each)[0], "figure"),
+        Column("Range", lambda each: figures(each)[1]),
+        Column("Gain", lambda each: figures(each)[2], "figure"),
+        Column("Peak memory", lambda each: figures(each)[3]),
+        Column("Of peak FLOP/s", lambda each: _share_of_peak(answers, each.predicted_ns), "figure"),
+        Column("Confidence", lambda each: each.trust),
+    )
     yield "Predictions"
     if known:
-        sides = "lrlr" + "l" * memory + "r" * any(used) + "l"
-        yield from layout.rows(table, sides, 2, width, short_names)
+        yield from layout.table(Table("Predictions", columns, known), width)
     for each in answers.predictions:
         if each.predicted_ns is None:
             text = f"{visible(each.name)}: no prediction: {visible(each.reason)}"
@@ -309,7 +300,7 @@ def _answers(answers: Answers, width: int) -> Iterator[str]:
             "gain: share of the step time that is saved; range: from the most to the least favorable assumptions, "
             "widened by the error of the simulation (at least 0.5%) and the variation of the steps"
         )
-        if any(used):
+        if any(_share_of_peak(answers, each.predicted_ns) for each in known):
             text += "; of peak FLOP/s: relative to the peak rate for the element types in the trace"
         yield from layout.paragraph(text, 2, width)
 
@@ -343,17 +334,12 @@ def _strategies(answers: Answers, width: int) -> Iterator[str]:
         0,
         width,
     )
-    table = [("data x pipeline x tensor", "micro-batches", "step", "memory/device", "")]
-    for each in answers.strategies[:12]:
-        spread = each.layout
-        fits = {None: "", True: "fits", False: "does not fit"}[each.fits]
-        table.append(
-            (
-                f"{spread.data} x {spread.pipeline} x {spread.tensor}",
-                str(spread.micro_batches),
-                format_quantity(each.step_ns, "ns"),
-                format_quantity(each.peak_bytes, "B"),
-                fits,
-            )
-        )
-    yield from layout.rows(table, "lrrrl", 2, width)
+    names = "data x pipeline x tensor"
+    columns = (
+        Column("Layout", lambda each: "{data} x {pipeline} x {tensor}".format(**asdict(each.layout)), short=names),
+        Column("Micro-batches", lambda each: each.layout.micro_batches, "1"),
+        Column("Step", lambda each: each.step_ns, "ns"),
+        Column("Memory/device", lambda each: each.peak_bytes, "B"),
+        Column("", lambda each: {None: "", True: "fits", False: "does not fit"}[each.fits]),
+    )
+    yield from layout.table(Table("Parallelization", columns, answers.strategies[:12]), width)

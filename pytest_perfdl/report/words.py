@@ -570,16 +570,6 @@ def _types(side: WorkSide) -> str:
     return " and ".join(sorted(side.types, key=lambda name: (-side.types[name], name))) or "none"
 
 
-def cause_place(cause: Cause) -> str:
-    """Where in the model and in the code, and what bounds it there.
-
-    "in GPT.blocks.0.mlp, at train.py(12): step, launch-bound"
-    """
-    module = f"in {visible(cause.module)}" if cause.module else ""
-    line = f"at {visible(cause.line)}" if cause.line else ""
-    return ", ".join(filter(None, (module, line, bound(cause.bound), doubt(cause))))
-
-
 def doubt(cause: Cause) -> str:
     """What is said of a cause that did not change for certain; empty of one that did."""
     return "" if cause.certain else "not certain: the most likely cause"

@@ -20,8 +20,7 @@ from pytest_perfdl.report.scaling import estimate
 from pytest_perfdl.results.curve import FIGURES, CurveTime, Figure, Fitted, JudgedCurve, Size
 from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 from pytest_perfdl.run.context import RunContext, joined
-from pytest_perfdl.scaling.growth import Growth, IntervalEstimate, Shape, grown, shape
-from pytest_perfdl.scaling.laws import smooth
+from pytest_perfdl.scaling.growth import Growth, IntervalEstimate, Shape, grown, shape, smooth
 from pytest_perfdl.scaling.points import F64
 from pytest_perfdl.stats.quantiles import student
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.scaling.generic import Generic
-from pytest_perfdl.scaling.laws import CONSTANT, Affine, C, Curve, Form, Piecewise, find_cliff
-from pytest_perfdl.scaling.physical import Physical
-from pytest_perfdl.scaling.points import F64, Points
+from pytest_perfdl.scaling import generic
+from pytest_perfdl.scaling.laws import AFFINE, CONSTANT, PIECEWISE, C, Curve, Form, find_cliff
+from pytest_perfdl.scaling.physical import PHYSICAL
+from pytest_perfdl.scaling.points import F64, Points, Rows
 from pytest_perfdl.stats.quantiles import student
 from pytest_perfdl.system import clocks
 
@@ -86,10 +86,7 @@ def evaluate(form: Form[C], points: Points) -> Fit:
     ScalingError
         Fewer than three configurations, or the form cannot be fitted.
     """
-    configurations = points.configurations()
-    if len(configurations) < LEAST_CONFIGURATIONS:
-        count = len(configurations)
-        raise ScalingError(f"{plural(count, 'configuration')} measured, but at least {LEAST_CONFIGURATIONS} are needed")
+    configurations = _enough(points)
     import_module("scipy.optimize")  # half a second that is no part of fitting
     before = clocks.monotonic()
     curve = form.fit(points)
@@ -105,16 +102,19 @@ def evaluate(form: Form[C], points: Points) -> Fit:
     freedom = max(len(configurations) - sum(constant.value != 0 for constant in constants), 1)
     half = student(0.975, freedom) * _jackknife(values)
     coefficients = tuple(
-        Coefficient(
-            constants[at].name,
-            constants[at].value,
-            constants[at].value - float(half[at]),
-            constants[at].value + float(half[at]),
-            constants[at].unit,
-        )
-        for at in used
+        Coefficient(each.name, each.value, each.value - off, each.value + off, each.unit)
+        for each, off in ((constants[at], float(half[at])) for at in used)
     )
     return Fit(form.name, curve, replicas, coefficients, np.array(errors), freedom, seconds)
+
+
+def _enough(points: Points) -> list[Rows]:
+    """Rows of each configuration, of which there must be three."""
+    found = points.configurations()
+    if len(found) < LEAST_CONFIGURATIONS:
+        known = plural(len(found), "configuration")
+        raise ScalingError(f"{known} measured, but at least {LEAST_CONFIGURATIONS} are needed")
+    return found
 
 
 def _jackknife(values: F64) -> F64:
@@ -155,9 +155,7 @@ def importance(fit: Fit, points: Points) -> tuple[str, ...]:
     """
     ratios = {name: ratio for name, ratio in doublings(fit, points).items() if ratio > 0}
     ordered = sorted(ratios, key=lambda name: (-abs(np.log(ratios[name])), name))
-    said = []
-    for name in ordered:
-        said.append(f"doubling {name}: {ratios[name]:.2f}x the time")
+    said = [f"doubling {name}: {ratios[name]:.2f}x the time" for name in ordered]
     fixed = next((each for each in fit.coefficients if each.name == CONSTANT), None)
     if fixed is not None and fixed.low > 0 and fixed.value >= _NEGLIGIBLE * float(points.ns.min()):
         said.append(f"{format_quantity(fixed.value, 'ns')} do not depend on size")
@@ -226,14 +224,15 @@ def candidates(points: Points) -> tuple[Form[Any], ...]:
     varying, count = points.varying, len(points.configurations())
     forms: list[Form[Any]] = []
     if len(varying) == 1:
-        forms.append(Affine())
+        forms.append(AFFINE)
         if find_cliff(points) is not None:
-            forms.append(Piecewise())
-    forms.append(Physical())
-    product, additive = Generic("product"), Generic("additive")
-    generic: list[Generic] = [product] if product.parts(points) == additive.parts(points) else [product, additive]
+            forms.append(PIECEWISE)
+    forms.append(PHYSICAL)
     if all(points.columns[name].min() > 0 for name in varying):
-        forms += [form for form in generic if count > form.size(points) or _three_along_one(points)]
+        one = generic.parts("product", points) == generic.parts("additive", points)
+        shapes = list(generic.FORMS)[: 1 if one else 2]
+        found = [each for each in shapes if count > generic.size(each, points) or _three_along_one(points)]
+        forms += [generic.FORMS[each] for each in found]
     return tuple(forms)
 
 
@@ -262,9 +261,7 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
     ScalingError
         Too few configurations, no factor varies, or no form can be fitted.
     """
-    count = len(points.configurations())
-    if count < LEAST_CONFIGURATIONS:
-        raise ScalingError(f"{plural(count, 'configuration')} measured, but at least {LEAST_CONFIGURATIONS} are needed")
+    _enough(points)
     fits, refused = [], []
     for form in candidates(points) if forms is None else forms:
         try:
@@ -280,22 +277,14 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
     chosen = min(good, key=lambda fit: len(fit.coefficients))
     if _three_along_one(points):
         by_name = {fit.name: fit for fit in fits}
-        line, power = by_name.get(Affine().name), by_name.get(Generic("product").name)
+        line, power = by_name.get(AFFINE.name), by_name.get(generic.PRODUCT.name)
         chosen = line if line and line.loo_mape <= STRAIGHT else power or chosen
-    said = [_verdict(chosen, fits), *importance(chosen, points)]
     spread = points.replicate_spread()
-    said.append(
-        "no configuration was measured twice"
-        if spread is None
-        else f"repeated measurements differ by {_percent(spread)}"
-    )
-    warnings = _warnings(points)
-    if chosen.loo_mape > POOR:
-        poor = _percent(chosen.loo_mape)
-        warnings += (
-            (f"no model fits the points well: the leave-one-out error of the best model ({chosen.name}) is {poor}"),
-        )
-    return Choice(points, tuple(fits), chosen, tuple(said), (*warnings, *refused))
+    repeated = "no configuration was measured twice"
+    if spread is not None:
+        repeated = f"repeated measurements differ by {_percent(spread)}"
+    said = (_verdict(chosen, fits), *importance(chosen, points), repeated)
+    return Choice(points, tuple(fits), chosen, said, (*_warnings(points, chosen), *refused))
 
 
 def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: bool = False) -> TimePrediction:
@@ -384,7 +373,7 @@ def _verdict(chosen: Fit, fits: list[Fit]) -> str:
     return f"{text} ({others})" if others else text
 
 
-def _warnings(points: Points) -> tuple[str, ...]:
+def _warnings(points: Points, chosen: Fit) -> list[str]:
     said = [
         f"{name} is {points.columns[name][0]:g} in every measured point, so its effect is unknown"
         for name in points.factors
@@ -402,7 +391,12 @@ def _warnings(points: Points) -> tuple[str, ...]:
         )
     if np.ptp(points.ns) == 0:
         said.append("all measured times are equal, so no factor has an effect")
-    return tuple(said)
+    if chosen.loo_mape > POOR:
+        poor = _percent(chosen.loo_mape)
+        said.append(
+            f"no model fits the points well: the leave-one-out error of the best model ({chosen.name}) is {poor}"
+        )
+    return said
 
 
 def _percent(share: float) -> str:

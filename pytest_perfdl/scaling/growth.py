@@ -10,6 +10,8 @@ The difference is fitted by one term, or by a constant beside one, with the size
 - *complexity*: a power that the base does not have, x^2 or x^3: an accidental O(n^2);
 - *every size alike*: a share of the base's own time, as of a slower machine or a slower kernel of all sizes.
 
+`smooth` is the curve through times that a picture shows beside the points.
+
 What fits best by generalized least squares gives the name; of two terms the one that adds more to the largest size. A
 curve whose sizes all became slower by the same share has more of everything that it is made of. It is told in two terms
 where the machine cannot be the cause, and not where it can.
@@ -127,6 +129,43 @@ def shape(sizes: F64, ns: F64, errors: F64, freedom: int) -> Shape:
     steep = _fitted(logs, np.log(ns[larger]), np.diag(1 / errors[larger]), freedom)
     slope = line[1]
     return Shape(line[0], IntervalEstimate(slope.value / scale, slope.low / scale, slope.high / scale), steep[1])
+
+
+def smooth(sizes: F64, ns: F64, errors: F64, freedom: int, at: F64, *, bent: bool = False) -> tuple[F64, F64, F64]:
+    """A straight line through times, or a parabola where a line does not fit them, with its 95 % band.
+
+    Weighted least squares with relative standard errors, as of `shape`. The parabola is taken where its chi-squared is
+    lower by more than the 95 % quantile for one degree of freedom: the likelihood-ratio test (Wilks, Annals of
+    Mathematical Statistics 9, 1938), with larger errors where the parabola does not fit either. The band is that of the
+    curve's mean, -+ t sqrt(a' C a) with the covariance C of the coefficients, the powers a of a size and Student's t;
+    widened where the curve does not fit, by the square root of chi-squared over its degrees of freedom.
+
+    Parameters
+    ----------
+    sizes, ns
+        Positive, three different sizes or more.
+    errors
+        Relative standard errors of the times.
+    freedom
+        Degrees of freedom of those.
+    at
+        Sizes at which the curve is wanted.
+    bent
+        Take the parabola in any case.
+
+    Returns
+    -------
+    ns, low, high
+        Nanoseconds, one for each of `at`; a low end below zero is zero.
+    """
+    # Within -1 and 1 the powers are told apart, however near to each other the sizes are.
+    middle, half = (sizes.max() + sizes.min()) / 2, (sizes.max() - sizes.min()) / 2
+    white = np.diag(1 / (ns * errors))
+    line, parabola = (_solved(np.vander((sizes - middle) / half, count), ns, white, freedom) for count in (2, 3))
+    chosen = parabola if bent or line.misfit - parabola.misfit > _DISTINCT * parabola.scale else line
+    found = [chosen.combined(powers) for powers in np.vander((at - middle) / half, len(chosen.values))]
+    value, low, high = np.array([(each.value, max(each.low, 0.0), each.high) for each in found]).T
+    return value, low, high
 
 
 def grown(sizes: F64, base_ns: F64, log_ratios: F64, errors: F64, freedom: int, common: F64 | None = None) -> Growth:
@@ -257,7 +296,12 @@ class _Solution:
 
     values: F64
     covariance: F64
+    """Widened by `scale`."""
     quantile: float
+    misfit: float
+    """Chi-squared."""
+    scale: float
+    """Chi-squared over its degrees of freedom, 1 at least."""
 
     def estimate(self, number: int) -> IntervalEstimate:
         """One of them."""
@@ -276,7 +320,8 @@ def _solved(columns: F64, values: F64, white: F64, freedom: int) -> _Solution:
     left = len(values) - columns.shape[1]
     misfit = float(((target - rows @ solution) ** 2).sum())
     scale = max(1.0, misfit / left) if left > 0 else 1.0
-    return _Solution(solution, np.linalg.pinv(rows.T @ rows) * scale, student(0.975, max(freedom, 1)))
+    covariance = np.linalg.pinv(rows.T @ rows) * scale
+    return _Solution(solution, covariance, student(0.975, max(freedom, 1)), misfit, scale)
 
 
 def _fitted(columns: F64, values: F64, white: F64, freedom: int) -> list[IntervalEstimate]:

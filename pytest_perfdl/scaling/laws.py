@@ -1,16 +1,15 @@
-"""Time as a function of one size: a model's form, a line, two lines, and the smooth curve beside the points."""
+"""Time as a function of size: what a form of a model is, and the forms along one axis: a line, and two lines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.scaling.points import F64, Points
-from pytest_perfdl.stats.quantiles import student
 
 # What every model of time as a function of size is: a form that is fitted, and the curve that comes out.
 
@@ -43,27 +42,17 @@ class Curve(Protocol):
 C = TypeVar("C", bound=Curve)
 
 
-class Form(Protocol[C]):
+@dataclass(frozen=True, slots=True)
+class Form(Generic[C]):
     """A family of curves."""
 
-    @property
-    def name(self) -> str:
-        """What reports call it."""
-        ...
-
-    def fit(self, points: Points) -> C:
-        """The curve nearest to the points.
-
-        Raises
-        ------
-        ScalingError
-            The points do not determine one.
-        """
-        ...
-
-    def refit(self, curve: C, points: Points) -> C:
-        """The curve nearest to most of the points that `curve` was fitted to; it may start from there."""
-        ...
+    name: str
+    """What reports call it."""
+    curve: type[C]
+    fit: Callable[[Points], C]
+    """The curve nearest to points; `ScalingError` where they do not determine one."""
+    refit: Callable[[C, Points], C]
+    """The curve nearest to most of the points that a curve was fitted to; it may start from there."""
 
 
 # A fixed part and a part per unit of size: what one axis needs until proven otherwise.
@@ -86,36 +75,6 @@ class StraightLine:
         return self.fixed + self.slope * columns[self.axis]
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """Least squares of relative residuals along one axis.
-
-    Minimizes sum ((fixed + slope x - t) / t)^2: a large size does not outweigh the small ones, as it does where the
-    noise is a share of the time. Neither constant is held to be positive, since a bound would bias the one that is
-    near it.
-    """
-
-    @property
-    def name(self) -> str:
-        """What reports call it."""
-        return "affine"
-
-    def fit(self, points: Points) -> StraightLine:
-        """The line nearest to points of which exactly one factor varies.
-
-        Raises
-        ------
-        ScalingError
-            No factor or several vary.
-        """
-        axis = only_axis(points)
-        return _line(axis, points.columns[axis], points.ns)
-
-    def refit(self, curve: StraightLine, points: Points) -> StraightLine:
-        """The line nearest to fewer points, along the same axis."""
-        return _line(curve.axis, points.columns[curve.axis], points.ns)
-
-
 def only_axis(points: Points) -> str:
     """The one factor that varies.
 
@@ -129,11 +88,25 @@ def only_axis(points: Points) -> str:
     return points.varying[0]
 
 
-def _line(axis: str, size: F64, ns: F64) -> StraightLine:
+def _line(axis: str, points: Points) -> StraightLine:
+    size, ns = points.columns[axis], points.ns
     scale = float(size.max()) or 1.0
     rows = np.column_stack([1 / ns, size / scale / ns])
     (fixed, slope), *_ = np.linalg.lstsq(rows, np.ones(len(ns)), rcond=None)
     return StraightLine(axis, float(fixed), float(slope) / scale)
+
+
+AFFINE = Form(
+    "affine",
+    StraightLine,
+    fit=lambda points: _line(only_axis(points), points),
+    refit=lambda line, points: _line(line.axis, points),
+)
+"""Least squares of relative residuals along the one factor that varies.
+
+Minimizes sum ((fixed + slope x - t) / t)^2: a large size does not outweigh the small ones, as it does where the noise
+is a share of the time. Neither constant is held to be positive, since a bound would bias the one that is near it.
+"""
 
 
 # Two lines along one axis, where times show that something gave way: a cache that overflows, another kernel.
@@ -184,33 +157,6 @@ class TwoLines:
         return np.where(upper, self.large.times(columns), self.small.times(columns))
 
 
-@dataclass(frozen=True, slots=True)
-class Piecewise:
-    """`Affine` on either side of the most probable cliff."""
-
-    @property
-    def name(self) -> str:
-        """What reports call it."""
-        return "piecewise"
-
-    def fit(self, points: Points) -> TwoLines:
-        """Two lines.
-
-        Raises
-        ------
-        ScalingError
-            More than one factor varies, or no cliff was found.
-        """
-        cliff = find_cliff(points)
-        if cliff is None:
-            raise ScalingError("no cliff was found")
-        return _two(cliff, points)
-
-    def refit(self, curve: TwoLines, points: Points) -> TwoLines:
-        """Two lines nearest to fewer points, with the cliff where it was found."""
-        return _two(curve.cliff, points)
-
-
 def find_cliff(points: Points) -> Cliff | None:
     """Where two lines explain the times better than one, if anywhere.
 
@@ -248,79 +194,22 @@ def find_cliff(points: Points) -> Cliff | None:
 
 
 def _squares(points: Points) -> float:
-    line = Affine().fit(points)
+    line = AFFINE.fit(points)
     return float(((line.times(points.columns) / points.ns - 1) ** 2).sum())
 
 
-def _two(cliff: Cliff, points: Points) -> TwoLines:
+def _two_lines(cliff: Cliff | None, points: Points) -> TwoLines:
+    if cliff is None:
+        raise ScalingError("no cliff was found")
     upper = points.columns[cliff.axis] >= cliff.above
-    sides = [points.take(np.flatnonzero(side)) for side in (~upper, upper)]
-    seed = StraightLine(cliff.axis, 0.0, 0.0)
-    small, large = (Affine().refit(seed, side) for side in sides)
+    small, large = (_line(cliff.axis, points.take(np.flatnonzero(side))) for side in (~upper, upper))
     return TwoLines(cliff, small, large)
 
 
-# The smooth curve through times over sizes, with its 95 % band: what a picture shows beside the points.
-
-
-_DISTINCT = 3.84
-"""95 % quantile of chi-squared with one degree of freedom: a line that is worse by less is as good."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Polynomial:
-    solving: F64
-    """What takes times in units of their errors to coefficients, the highest power's first."""
-    coefficients: F64
-    widening: float
-    """Square root of chi-squared over its degrees of freedom, 1 at least."""
-    misfit: float
-    """Chi-squared."""
-
-
-def smooth(sizes: F64, ns: F64, errors: F64, freedom: int, at: F64, *, bent: bool = False) -> tuple[F64, F64, F64]:
-    """A straight line through times, or a parabola where a line does not fit them.
-
-    Weighted least squares with relative standard errors, as of `growth.shape`. The parabola is taken where its
-    chi-squared is lower by more than the 95 % quantile for one degree of freedom: the likelihood-ratio test (Wilks,
-    Annals of Mathematical Statistics 9, 1938), with larger errors where the parabola does not fit either. The band is
-    that of the curve's mean, -+ t sqrt(a' C a) with the covariance C of the coefficients, the powers a of a size and
-    Student's t; widened where the curve does not fit, by the square root of chi-squared over its degrees of freedom.
-
-    Parameters
-    ----------
-    sizes, ns
-        Positive, three different sizes or more.
-    errors
-        Relative standard errors of the times.
-    freedom
-        Degrees of freedom of those.
-    at
-        Sizes at which the curve is wanted.
-    bent
-        Take the parabola in any case.
-
-    Returns
-    -------
-    ns, low, high
-        Nanoseconds, one for each of `at`; a low end below zero is zero.
-    """
-    # Within -1 and 1 the powers are told apart, however near to each other the sizes are.
-    middle, half = (sizes.max() + sizes.min()) / 2, (sizes.max() - sizes.min()) / 2
-    line, parabola = (_fitted((sizes - middle) / half, ns, errors, degree) for degree in (1, 2))
-    distinct = line.misfit - parabola.misfit > _DISTINCT * parabola.widening**2
-    chosen = parabola if bent or distinct else line
-    powers = np.vander((at - middle) / half, len(chosen.coefficients))
-    value = powers @ chosen.coefficients
-    error = chosen.widening * np.sqrt(((powers @ chosen.solving) ** 2).sum(axis=1))
-    off = student(0.975, freedom) * error
-    return value, np.maximum(value - off, 0.0), value + off
-
-
-def _fitted(unit: F64, ns: F64, errors: F64, degree: int) -> _Polynomial:
-    rows = np.vander(unit, degree + 1) / (ns * errors)[:, None]
-    solving: F64 = np.linalg.pinv(rows).astype(np.float64)
-    coefficients = solving @ (1 / errors)
-    misfit = float(((1 / errors - rows @ coefficients) ** 2).sum())
-    left = len(ns) - degree - 1
-    return _Polynomial(solving, coefficients, max(1.0, misfit / left) ** 0.5 if left else 1.0, misfit)
+PIECEWISE = Form(
+    "piecewise",
+    TwoLines,
+    fit=lambda points: _two_lines(find_cliff(points), points),
+    refit=lambda lines, points: _two_lines(lines.cliff, points),
+)
+"""`AFFINE` on either side of the most probable cliff."""

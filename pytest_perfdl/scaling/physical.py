@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling.laws import CONSTANT, Constant
+from pytest_perfdl.scaling.laws import CONSTANT, Constant, Form
 from pytest_perfdl.scaling.points import F64, Points
 
 Share = Literal["whole", "divided", "undivided", "steps", "pairs"]
@@ -18,7 +18,7 @@ Share = Literal["whole", "divided", "undivided", "steps", "pairs"]
 (1 - 1/p), or there is one for each neighbor (p - 1), or for each pair that may get in each other's way (p (p - 1))."""
 
 PROCESSORS = ("processors", "processes", "workers", "threads", "ranks", "devices", "gpus", "nodes")
-"""Factors that are taken for the number of processors, where none is named."""
+"""Factors that are taken for the number of processors."""
 OPERATIONS = ("operations", "ops", "kernels", "launches")
 """Factors that are counts of calls: each processor makes all of them."""
 AMOUNTS = ("flops", "bytes")
@@ -67,7 +67,7 @@ class Feature:
         return count - 1 if self.share == "steps" else count * (count - 1)
 
 
-def features(points: Points, processors: str | None = None) -> tuple[Feature, ...]:
+def features(points: Points) -> tuple[Feature, ...]:
     """What the time may be made of, judged by the factors' names.
 
     With counted work among the factors: 1, operations, flops / p, flops (1 - 1/p), bytes / p, bytes (1 - 1/p), and
@@ -84,7 +84,7 @@ def features(points: Points, processors: str | None = None) -> tuple[Feature, ..
         There are fewer than one processors.
     """
     varying = points.varying
-    count = processors if processors is not None else next((name for name in PROCESSORS if name in varying), "")
+    count = next((name for name in PROCESSORS if name in varying), "")
     if count and points.columns[count].min() < 1:
         raise ScalingError(f"factor {count} counts processors, but has values below 1: remove these points")
     shares: tuple[Share, ...] = ("divided", "undivided") if count else ("whole",)
@@ -126,42 +126,19 @@ class Sum:
         return total
 
 
-@dataclass(frozen=True, slots=True)
-class Physical:
-    """Non-negative least squares of relative residuals over physical features.
+def nearest_sum(chosen: tuple[Feature, ...], points: Points) -> Sum:
+    """Non-negative least squares of relative residuals over features.
 
     Minimizes sum ((sum_k c_k f_k - t) / t)^2 subject to c_k >= 0. The bound alone keeps most coefficients at zero, so
     that many features do not overfit few points (Lawson and Hanson, "Solving Least Squares Problems", 1974, ch. 23).
+
+    Raises
+    ------
+    ScalingError
+        The solver gives up.
     """
-
-    features: Sequence[Feature] | None = None
-    """None: those that `features` finds."""
-
-    @property
-    def name(self) -> str:
-        """What reports call it."""
-        return "physical"
-
-    def fit(self, points: Points) -> Sum:
-        """The sum nearest to the points.
-
-        Raises
-        ------
-        ScalingError
-            There are no features, or the solver gives up.
-        """
-        return _solved(tuple(self.features) if self.features is not None else features(points), points)
-
-    def refit(self, curve: Sum, points: Points) -> Sum:
-        """The sum over the same features nearest to fewer points."""
-        return _solved(curve.features, points)
-
-
-def _solved(chosen: tuple[Feature, ...], points: Points) -> Sum:
     from scipy.optimize import nnls
 
-    if not chosen:
-        raise ScalingError("there are no features to fit")
     matrix = np.column_stack([feature.column(points.columns) for feature in chosen]) / points.ns[:, None]
     size = matrix.max(axis=0)
     size[size <= 0] = 1.0
@@ -172,6 +149,15 @@ def _solved(chosen: tuple[Feature, ...], points: Points) -> Sum:
     # Columns are scaled to a largest value of 1, so a coefficient is the largest share of the time it explains.
     solution = np.where(solution > _NOTHING, solution, 0.0)
     return Sum(chosen, tuple((solution / size).tolist()))
+
+
+PHYSICAL = Form(
+    "physical",
+    Sum,
+    fit=lambda points: nearest_sum(features(points), points),
+    refit=lambda curve, points: nearest_sum(curve.features, points),
+)
+"""The sum of what the machine does that is nearest to points."""
 
 
 def _products(names: Sequence[str]) -> list[tuple[tuple[str, int], ...]]:

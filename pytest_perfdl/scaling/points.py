@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +30,8 @@ SMALLEST = 1e-18
 """Smallest factor but 0, and shortest time in nanoseconds, for the same reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One measurement: the factors' values and the time in nanoseconds."""
-
-    factors: Mapping[str, float]
-    ns: float
+Point = tuple[Mapping[str, float], float]
+"""One measurement: the factors' values and the time in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,13 +71,12 @@ class Points:
         rows = list(points)
         if not rows:
             raise ScalingError("the input contains no points")
-        inner, outer = _kinds(tuple(rows[0].factors), intrinsic, extrinsic)
+        inner, outer = _kinds(tuple(rows[0][0]), intrinsic, extrinsic)
         for number, row in enumerate(rows, 1):
-            problem = _problem(row, inner + outer)
-            if problem:
-                raise ScalingError(f"point {number}: {problem}")
-        columns = {name: np.array([row.factors[name] for row in rows], dtype=np.float64) for name in inner + outer}
-        return cls(columns, np.array([row.ns for row in rows], dtype=np.float64), inner, outer)
+            with naming(f"point {number}"):
+                _check(row, inner + outer)
+        columns = {name: np.array([factors[name] for factors, _ in rows], dtype=np.float64) for name in inner + outer}
+        return cls(columns, np.array([ns for _, ns in rows], dtype=np.float64), inner, outer)
 
     def __len__(self) -> int:
         return len(self.ns)
@@ -161,7 +155,7 @@ def _parsed(reader: Iterable[list[str]], intrinsic: Sequence[str] | None, extrin
     if twice:
         raise ScalingError(f"column {twice[0]!r} appears twice")
     inner, outer = _kinds(tuple(name for name in header if name != times[0]), intrinsic, extrinsic)
-    points = []
+    points: list[Point] = []
     for line in lines:
         if not any(cell.strip() for cell in line):
             continue
@@ -169,11 +163,8 @@ def _parsed(reader: Iterable[list[str]], intrinsic: Sequence[str] | None, extrin
             raise ScalingError(f"expected {len(header)} values, as in the header, got {len(line)}")
         cells = dict(zip(header, line, strict=True))
         factors = {name: _number(cells[name], name) for name in inner + outer}
-        point = Point(factors, _number(cells[times[0]], times[0]) * _TIMES[times[0]])
-        problem = _problem(point, inner + outer)
-        if problem:
-            raise ScalingError(problem)
-        points.append(point)
+        points.append((factors, _number(cells[times[0]], times[0]) * _TIMES[times[0]]))
+        _check(points[-1], inner + outer)
     return Points.of(points, intrinsic=inner, extrinsic=outer)
 
 
@@ -184,23 +175,22 @@ def _number(text: str, column: str) -> float:
         raise ScalingError(f"{text.strip()!r} in column {column} is not a number") from None
 
 
-def _problem(point: Point, names: tuple[str, ...]) -> str:
-    """What is wrong with a point; empty for nothing."""
+def _check(point: Point, names: tuple[str, ...]) -> None:
+    factors, ns = point
     for name in names:
-        if name not in point.factors:
-            return f"factor {name} is missing"
-        value = point.factors[name]
+        if name not in factors:
+            raise ScalingError(f"factor {name} is missing")
+        value, said = factors[name], f"factor {name} is {factors[name]:g}; it must be"
         if not (math.isfinite(value) and value >= 0):
-            return f"factor {name} is {value:g}; it must be finite and not negative"
+            raise ScalingError(f"{said} finite and not negative")
         if value > LARGEST:
-            return f"factor {name} is {value:g}; it must be at most {LARGEST:g}: choose a larger unit"
+            raise ScalingError(f"{said} at most {LARGEST:g}: choose a larger unit")
         if 0 < value < SMALLEST:
-            return f"factor {name} is {value:g}; it must be 0 or at least {SMALLEST:g}: choose a smaller unit"
-    if not (math.isfinite(point.ns) and point.ns > 0):
-        return f"the time is {point.ns:g} ns; it must be finite and positive"
-    if not SMALLEST <= point.ns <= LARGEST:
-        return f"the time is {point.ns:g} ns; it must be from {SMALLEST:g} to {LARGEST:g} ns"
-    return ""
+            raise ScalingError(f"{said} 0 or at least {SMALLEST:g}: choose a smaller unit")
+    if not (math.isfinite(ns) and ns > 0):
+        raise ScalingError(f"the time is {ns:g} ns; it must be finite and positive")
+    if not SMALLEST <= ns <= LARGEST:
+        raise ScalingError(f"the time is {ns:g} ns; it must be from {SMALLEST:g} to {LARGEST:g} ns")
 
 
 def _kinds(
@@ -245,15 +235,6 @@ class Member:
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
-    """All sizes of a test."""
-
-    source: str
-    """The run file, with which errors begin."""
-    each: tuple[Member, ...]
-
-
 def sizes_of(nodeid: str, names: Sequence[str] = ()) -> tuple[str, dict[str, float]]:
     """The test without its sizes, and the sizes.
 
@@ -282,15 +263,13 @@ def sizes_of(nodeid: str, names: Sequence[str] = ()) -> tuple[str, dict[str, flo
     return (f"{test}[{'-'.join(others)}]" if others else test), sizes
 
 
-def members_of(records: Sequence[Record], source: str = "", *, test: str = "", names: Sequence[str] = ()) -> Members:
+def members_of(records: Sequence[Record], *, test: str = "", names: Sequence[str] = ()) -> list[Member]:
     """The sizes of one test: what points, and the parts of steps, are made of.
 
     Parameters
     ----------
     records
         Of all tests of a run.
-    source
-        The run file, with which errors begin.
     test
         Text that the test's id contains, where several tests of the run have sizes.
     names
@@ -301,19 +280,22 @@ def members_of(records: Sequence[Record], source: str = "", *, test: str = "", n
     ScalingError
         Not one test has sizes.
     """
-    with naming(source):
-        families = _families(records, names, test)
-        if not families:
-            raise ScalingError(
-                "no test has sizes in its id, as in test_step[batch=8]; if the ids have numbers only, as in "
-                "test_step[8], name the axes with --axes"
-            )
-        if len(families) > 1:
-            raise ScalingError(f"several tests have sizes in their ids: select one with -k: {', '.join(families)}")
-        ((_, each),) = families.items()
-        for other in each[1:]:
-            _check_like(each[0].record, other.record)
-    return Members(source, tuple(each))
+    families: dict[str, list[Member]] = {}
+    for record in records:
+        family, sizes = sizes_of(record.test, names)
+        if sizes and test in family:
+            families.setdefault(family, []).append(Member(sizes, record))
+    if not families:
+        raise ScalingError(
+            "no test has sizes in its id, as in test_step[batch=8]; if the ids have numbers only, as in "
+            "test_step[8], name the axes with --axes"
+        )
+    if len(families) > 1:
+        raise ScalingError(f"several tests have sizes in their ids: select one with -k: {', '.join(families)}")
+    (members,) = families.values()
+    for other in members[1:]:
+        _check_like(members[0].record, other.record)
+    return members
 
 
 def _check_like(first: Record, other: Record) -> None:
@@ -327,7 +309,7 @@ def _check_like(first: Record, other: Record) -> None:
 
 
 def points_of(
-    members: Members,
+    members: Sequence[Member],
     *,
     metric: str = "step_time",
     intrinsic: Sequence[str] | None = None,
@@ -347,35 +329,25 @@ def points_of(
     ScalingError
         The test has no such metric, or it is not a time.
     """
-    with naming(members.source):
-        points = [point for each in members.each for point in _points(each.sizes, each.record, metric)]
-        return Points.of(points, intrinsic=intrinsic, extrinsic=extrinsic)
+    points = [point for each in members for point in _points(each, metric)]
+    return Points.of(points, intrinsic=intrinsic, extrinsic=extrinsic)
 
 
 @contextlib.contextmanager
 def naming(source: str) -> Iterator[None]:
-    """Around what may find fault with a file: its name begins the error."""
+    """Around what may find fault with a file, or a point: its name begins the error."""
     try:
         yield
     except ScalingError as error:
-        raise ScalingError(f"{source}: {error}" if source else str(error)) from None
+        raise ScalingError(f"{source}: {error}") from None
 
 
-def _families(records: Sequence[Record], names: Sequence[str], test: str) -> Mapping[str, list[Member]]:
-    found: dict[str, list[Member]] = {}
-    for record in records:
-        family, sizes = sizes_of(record.test, names)
-        if sizes and test in family:
-            found.setdefault(family, []).append(Member(sizes, record))
-    return found
-
-
-def _points(sizes: Mapping[str, float], record: Record, metric: str) -> list[Point]:
-    series: Any = record.metrics().get(metric)
-    if series is None:
+def _points(member: Member, metric: str) -> list[Point]:
+    known = member.record.metrics()
+    if metric not in known:
         raise ScalingError(
-            f"{record.test} has no metric {metric}; available metrics: {', '.join(sorted(record.metrics()))}"
+            f"{member.record.test} has no metric {metric}; available metrics: {', '.join(sorted(known))}"
         )
-    if series.unit != "ns":
-        raise ScalingError(f"{metric} is in {series.unit!r}, not a time")
-    return [Point(sizes, value) for value in series.values]
+    if known[metric].unit != "ns":
+        raise ScalingError(f"{metric} is in {known[metric].unit!r}, not a time")
+    return [(member.sizes, value) for value in known[metric].values]

@@ -13,22 +13,15 @@ import numpy as np
 from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.record import Call, RowKind
 from pytest_perfdl.scaling.choose import Choice, Coefficient, Fit, evaluate
-from pytest_perfdl.scaling.generic import PowerSum
-from pytest_perfdl.scaling.laws import StraightLine, TwoLines
-from pytest_perfdl.scaling.physical import Physical, Sum
-from pytest_perfdl.scaling.points import Member, Members, Point, Points, naming
+from pytest_perfdl.scaling.generic import ADDITIVE, PRODUCT
+from pytest_perfdl.scaling.laws import AFFINE, PIECEWISE, Form
+from pytest_perfdl.scaling.physical import PHYSICAL
+from pytest_perfdl.scaling.points import Member, Points
 
 # A choice among models as plain data and back: what was fitted once predicts later, without its points' file.
 
 
-_CURVES: dict[str, type[Any]] = {
-    "affine": StraightLine,
-    "piecewise": TwoLines,
-    "physical": Sum,
-    "generic product": PowerSum,
-    "generic additive": PowerSum,
-}
-"""What the form of each name gives."""
+_FORMS: Mapping[str, Form[Any]] = {form.name: form for form in (AFFINE, PIECEWISE, PHYSICAL, PRODUCT, ADDITIVE)}
 
 
 def to_data(choice: Choice) -> dict[str, Any]:
@@ -42,18 +35,7 @@ def to_data(choice: Choice) -> dict[str, Any]:
         "chosen": choice.chosen.name,
         "explanation": list(choice.explanation),
         "warnings": list(choice.warnings),
-        "fits": [
-            {
-                "name": fit.name,
-                "curve": msgspec.to_builtins(fit.curve),
-                "replicas": msgspec.to_builtins(fit.replicas),
-                "coefficients": msgspec.to_builtins(fit.coefficients),
-                "errors": fit.errors.tolist(),
-                "freedom": fit.freedom,
-                "fit_seconds": fit.fit_seconds,
-            }
-            for fit in choice.fits
-        ],
+        "fits": msgspec.to_builtins(choice.fits, enc_hook=np.ndarray.tolist),
     }
 
 
@@ -68,11 +50,8 @@ def from_data(data: Any) -> Choice:
     try:
         names = (*data["intrinsic"], *data["extrinsic"])
         rows = zip(*(data["columns"][name] for name in names), data["ns"], strict=True)
-        points = Points.of(
-            (Point(dict(zip(names, row[:-1], strict=True)), row[-1]) for row in rows),
-            intrinsic=data["intrinsic"],
-            extrinsic=data["extrinsic"],
-        )
+        measured = ((dict(zip(names, row[:-1], strict=True)), row[-1]) for row in rows)
+        points = Points.of(measured, intrinsic=data["intrinsic"], extrinsic=data["extrinsic"])
         fits = tuple(_fit(each) for each in data["fits"])
         (chosen,) = (fit for fit in fits if fit.name == data["chosen"])
         explanation, warnings = (tuple(map(str, data[name])) for name in ("explanation", "warnings"))
@@ -84,7 +63,7 @@ def from_data(data: Any) -> Choice:
 
 
 def _fit(data: Any) -> Fit:
-    kind = _CURVES[data["name"]]
+    kind = _FORMS[data["name"]].curve
     return Fit(
         name=data["name"],
         curve=msgspec.convert(data["curve"], kind),
@@ -139,7 +118,7 @@ class Parts:
 
 
 def parts_of(
-    members: Members,
+    members: Sequence[Member],
     *,
     metric: str = "step_time",
     intrinsic: Sequence[str] | None = None,
@@ -159,18 +138,17 @@ def parts_of(
     Raises
     ------
     ScalingError
-        One line that begins with the file's name.
+        A size has no profile that can be used, or there are fewer than three.
     """
-    with naming(members.source):
-        calls = [(member.sizes, _call(member, metric)) for member in members.each]
-        at, longest = max(calls, key=lambda each: fmean(each[1].profiled_ns))
-        whole = fmean(longest.profiled_ns)
-        parts = []
-        for kind, name in _told([call for _, call in calls]):
-            measured = [Point(sizes, float(ns)) for sizes, call in calls for ns in _times(call, kind, name)]
-            points = Points.of(measured, intrinsic=intrinsic, extrinsic=extrinsic)
-            ns = fmean(_times(longest, kind, name))
-            parts.append(TimePart(kind, name, ns, ns / whole, points, evaluate(Physical(), points)))
+    calls = [(member.sizes, _call(member, metric)) for member in members]
+    at, longest = max(calls, key=lambda each: fmean(each[1].profiled_ns))
+    whole = fmean(longest.profiled_ns)
+    parts = []
+    for kind, name in _told([call for _, call in calls]):
+        measured = [(sizes, float(ns)) for sizes, call in calls for ns in _times(call, kind, name)]
+        points = Points.of(measured, intrinsic=intrinsic, extrinsic=extrinsic)
+        ns = fmean(_times(longest, kind, name))
+        parts.append(TimePart(kind, name, ns, ns / whole, points, evaluate(PHYSICAL, points)))
     parts.sort(key=lambda part: -part.share)
     return Parts(at, whole, tuple(parts), 1 - sum(part.share for part in parts))
 
@@ -188,14 +166,14 @@ def _call(member: Member, metric: str) -> Call:
 
 def _told(calls: Sequence[Call]) -> list[tuple[RowKind, str]]:
     """Parts that every repeat of every size has, and that are no trifle in some."""
-    found = None
-    large = set()
-    for call in calls:
-        here = {(row.kind, row.name) for row in call.rows if all(ns > 0 for ns in row.ns)}
-        found = here if found is None else found & here
-        whole = fmean(call.profiled_ns)
-        large |= {(row.kind, row.name) for row in call.rows if fmean(row.ns) >= LEAST_SHARE * whole}
-    return sorted((found or set()) & large)
+    everywhere = [{(row.kind, row.name) for row in call.rows if all(ns > 0 for ns in row.ns)} for call in calls]
+    large = {
+        (row.kind, row.name)
+        for call in calls
+        for row in call.rows
+        if fmean(row.ns) >= LEAST_SHARE * fmean(call.profiled_ns)
+    }
+    return sorted(large.intersection(*everywhere))
 
 
 def _times(call: Call, kind: RowKind, name: str) -> tuple[int, ...]:

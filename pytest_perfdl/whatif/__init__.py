@@ -21,35 +21,11 @@ Source: Zhu, Phanishayee, Pekhimenko, "Daydream: Accurately Estimating the Effic
 USENIX ATC 2020 (tasks, primitives); Liang et al., "Lumos", MLSys 2025 (dependencies that are worked out at run time).
 """
 
-from pytest_perfdl.whatif.editing.edit import Plan, primitive
+from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.editing.select import Select
-from pytest_perfdl.whatif.editing.surgery import NewTask
 from pytest_perfdl.whatif.from_trace.graph import task_graph
-from pytest_perfdl.whatif.model import EdgeKind, Edges, TaskGraph, TaskKind, Track
-from pytest_perfdl.whatif.predict import Prediction, WhatIf, predict
-from pytest_perfdl.whatif.simulation.quality import Quality, quality
-from pytest_perfdl.whatif.simulation.simulate import Simulation, simulate
+from pytest_perfdl.whatif.predict import predict
+from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.transform import Change, Context, transform
 
-__all__ = [
-    "Change",
-    "Context",
-    "EdgeKind",
-    "Edges",
-    "NewTask",
-    "Plan",
-    "Prediction",
-    "Quality",
-    "Select",
-    "Simulation",
-    "TaskGraph",
-    "TaskKind",
-    "Track",
-    "WhatIf",
-    "predict",
-    "primitive",
-    "quality",
-    "simulate",
-    "task_graph",
-    "transform",
-]
+__all__ = ["Change", "Context", "Plan", "Select", "predict", "simulate", "task_graph", "transform"]

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from pytest_perfdl.analysis.efficiency.costs import bytes_of_type
 from pytest_perfdl.analysis.ranks.calls import kind_of
 from pytest_perfdl.trace.model import F64, I64, Rows, Trace
-from pytest_perfdl.whatif.facts import gradients
+from pytest_perfdl.whatif.facts import InputArgs, gradients
 from pytest_perfdl.whatif.model import Meetings
 
 # What collectives cost: a latency and a time per byte, fitted to those of a job, and what both are for more ranks.
@@ -185,24 +183,16 @@ def _filled(until: I64, sizes: I64) -> Rows | None:
     return found if held == int(until[-1]) else None
 
 
-class _Sizes(msgspec.Struct, gc=False):
-    elements: int = msgspec.field(name="In msg nelems", default=0)
-    dtype: str = msgspec.field(name="dtype", default="")
-    dims: Any = msgspec.field(name="Input Dims", default=None)
-    types: Any = msgspec.field(name="Input type", default=None)
-
-
 def reduced_bytes(trace: Trace, rows: Rows) -> I64:
     """Bytes of all-reduces by their own arguments, of NCCL's kernels or gloo's annotations; 0 for others."""
     found = np.zeros(len(rows), dtype=np.int64)
-    for place, (row, told) in enumerate(zip(rows.tolist(), trace.decode_args(rows, _Sizes), strict=True)):
+    for place, (row, told) in enumerate(zip(rows.tolist(), trace.decode_args(rows, InputArgs), strict=True)):
         if kind_of(trace.name_of(row)) != "all_reduce":
             continue
         if told.elements:
             found[place] = told.elements * _ITEM.get(told.dtype.lower(), 4)
         elif isinstance(told.dims, list):
-            first = told.types[0] if isinstance(told.types, list) and told.types else ""
-            found[place] = sum(map(math.prod, _shapes(told.dims))) * bytes_of_type(str(first))
+            found[place] = sum(map(math.prod, _shapes(told.dims))) * told.item_bytes
     return found
 
 

@@ -12,7 +12,7 @@ column, so that what changed for certain is told from noise in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,7 +32,9 @@ from pytest_perfdl.model.step_part import PartKind
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.trace import Trace
 from pytest_perfdl.trace.model import I64, Category, Rows
-from pytest_perfdl.whatif import TaskGraph, TaskKind, quality, simulate, task_graph
+from pytest_perfdl.whatif import simulate, task_graph
+from pytest_perfdl.whatif.model import TaskGraph, TaskKind, mask_of
+from pytest_perfdl.whatif.simulation.quality import quality
 
 MOST = 8
 """Causes that are simulated one by one, those whose work changed most; the others together."""
@@ -85,20 +87,16 @@ def counterfactual(found: Diff, base: Trace, new: Trace, rules: Rules = NO_RULES
         return None
     games = [_Game(work, changed, named, number) for number, work in enumerate(works)]
     played = [game for game in games if game.players]
-    doubted = _doubts(game.graph for game in played)
-    return Counterfactual(refused=doubted) if doubted else _shared(found, named, games, played)
+    for known in (quality(game.graph) for game in played):
+        if known.trust != "ok":
+            return Counterfactual(refused=known.reason)
+    return _shared(found, named, games, played)
 
 
 def _overlaps(graph: TaskGraph) -> bool:
     """Whether more than one thread or stream works in the steps."""
     own = (graph.tasks.step >= 0) & (graph.tasks.duration > 0) & (graph.tasks.kind != TaskKind.GAP)
     return len(np.unique(graph.tasks.track[own])) > 1
-
-
-def _doubts(graphs: Iterable[TaskGraph]) -> str:
-    """Why a simulation of these is not to be trusted; empty if it is."""
-    found = map(quality, graphs)
-    return next((each.reason for each in found if each.trust != "ok"), "")
 
 
 def _named(changed: Diff, step_ns: int) -> list[DiffCause]:
@@ -121,9 +119,8 @@ def _work(label: str, graph: TaskGraph) -> _Work:
     # A call is part of the operator that makes it; device events know theirs.
     host = _of_rows(tree.nearest(trace.category == Category.CPU_OP), tasks.row)
     host = np.where(host >= 0, host, tasks.row)
-    fetches = np.zeros(len(trace), dtype=bool)
-    fetches[input_rows(trace)] = True
-    loading = (_of_rows(tree.nearest(fetches), tasks.row) >= 0) | (tasks.kind == TaskKind.INPUT)
+    fetches = tree.nearest(mask_of(len(trace), input_rows(trace)))
+    loading = (_of_rows(fetches, tasks.row) >= 0) | (tasks.kind == TaskKind.INPUT)
     device = graph.is_device & (graph.on_device | (tasks.kind != TaskKind.COMMUNICATION))
     on_host = np.isin(tasks.kind, (TaskKind.OPERATOR, TaskKind.CALL, TaskKind.COMMUNICATION)) & ~device
     nowhere = np.full(len(tasks), -1, dtype=np.intp)
@@ -196,13 +193,12 @@ class _Game:
         own = 1 << self.players.index(player)
         if self._gone:
             return self.step_ns(own) - self.step_ns(0)
-        everyone = self.everyone
-        return self.step_ns(everyone) - self.step_ns(everyone ^ own)
+        return self.step_ns(self.everyone) - self.step_ns(self.everyone ^ own)
 
     @property
     def everyone(self) -> int:
         """The coalition of all."""
-        return int(2 ** len(self.players)) - 1
+        return (1 << len(self.players)) - 1
 
     def with_more(self, player: int, ns: float) -> float:
         """The mean step if all tasks of a player took that much longer, together and per step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.efficiency.costs import OperatorCost, bytes_of_type, modeled_calls
-from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.intervals import Intervals, StepWindow
 from pytest_perfdl.analysis.events.launches import call_tree, launches, launching_operator
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import input_rows
@@ -95,20 +96,26 @@ def inside(graph: TaskGraph, rows: Rows) -> Mask:
     found = np.zeros(len(graph), dtype=bool)
     if trace is None or not len(rows):
         return found
-    for number, track in enumerate(graph.tracks):
-        if track.kind != TrackKind.THREAD:
-            continue
-        own = rows[(trace.pid[rows] == track.process) & (trace.tid[rows] == track.number)]
-        if not len(own):
-            continue
-        first, last = np.searchsorted(tasks.track, (number, number + 1))
+    for thread, places in by_thread(graph, rows):
+        own = rows[places]
         covered = Intervals.union_of(trace.start[own], trace.end[own])
-        begins, ends = tasks.start[first:last], tasks.end[first:last]
+        begins, ends = tasks.start[thread], tasks.end[thread]
         # A gap that begins inside and ends behind is mostly what comes behind.
-        found[first:last] = covered.contains(begins) & covered.contains(np.maximum(ends - 1, begins))
+        found[thread] = covered.contains(begins) & covered.contains(np.maximum(ends - 1, begins))
     launched = tasks.launcher >= 0
     found[launched] |= found[tasks.launcher[launched]]
     return found
+
+
+def by_thread(graph: TaskGraph, rows: Rows) -> Iterator[tuple[slice, Rows]]:
+    """For each host thread that has some of the rows of a trace its tasks, and the places of its rows."""
+    if graph.trace is None:
+        return
+    process, thread = graph.trace.pid[rows], graph.trace.tid[rows]
+    for number, track in enumerate(graph.tracks):
+        places = np.flatnonzero((process == track.process) & (thread == track.number))
+        if track.kind == TrackKind.THREAD and len(places):
+            yield graph.tasks.on_track(number), places
 
 
 def input_tasks(graph: TaskGraph) -> Mask:
@@ -144,50 +151,60 @@ class Gradients:
     @property
     def count(self) -> float:
         """Parameters with a gradient, of a mean step."""
-        steps = len(np.unique(self.step[self.step >= 0]))
-        return float(np.count_nonzero(self.step >= 0) / max(steps, 1))
+        return self._mean(np.ones_like(self.bytes))
 
     @property
     def total(self) -> float:
         """Elements of all gradients of a mean step."""
-        return self._of_step(self.elements)
+        return self._mean(self.elements)
 
     @property
     def total_bytes(self) -> float:
         """Bytes of all gradients of a mean step."""
-        return self._of_step(self.bytes)
+        return self._mean(self.bytes)
 
-    def _of_step(self, sizes: I64) -> float:
+    def _mean(self, sizes: I64) -> float:
         own = self.step >= 0
         return float(sizes[own].sum() / max(len(np.unique(self.step[own])), 1))
 
 
-class _Dims(msgspec.Struct, gc=False):
-    dims: Any = msgspec.field(name="Input Dims", default=None)
-    types: Any = msgspec.field(name="Input type", default=None)
+class InputArgs(msgspec.Struct, gc=False):
+    """What a trace records of the inputs of an operator, or of a collective's kernel."""
+
+    dims: Any = msgspec.field(name="Input Dims", default_factory=list)
+    types: Any = msgspec.field(name="Input type", default_factory=list)
+    strides: Any = msgspec.field(name="Input Strides", default_factory=list)
+    texts: Any = msgspec.field(name="Concrete Inputs", default_factory=list)
+    elements: int = msgspec.field(name="In msg nelems", default=0)
+    dtype: str = msgspec.field(name="dtype", default="")
 
     @property
-    def first_type(self) -> str:
-        """Of the first input; empty where it is not recorded."""
-        return str(self.types[0]) if isinstance(self.types, list) and self.types else ""
+    def item_bytes(self) -> int:
+        """Bytes of an element of the first input; those of a float where its type is not recorded."""
+        return bytes_of_type(str(self.types[0]) if isinstance(self.types, list) and self.types else "")
 
 
 @once
 def gradients(trace: Trace) -> Gradients:
     """From the shapes of what autograd accumulates; empty without a backward pass or recorded shapes."""
     rows = trace.matching(lambda name: name == _ACCUMULATE, trace.rows(Category.CPU_OP))
-    args = trace.decode_args(rows, _Dims)
+    args = trace.decode_args(rows, InputArgs)
     elements = np.array([_elements(each.dims) for each in args], dtype=np.int64)
-    width = np.array([bytes_of_type(each.first_type) for each in args], dtype=np.int64)
+    width = np.array([each.item_bytes for each in args], dtype=np.int64)
     rows, elements, width = rows[elements > 0], elements[elements > 0], width[elements > 0]
     order = np.argsort(trace.start[rows], kind="stable")
-    windows = steps_of(trace, launches(trace)).windows
+    step = step_at(steps_of(trace, launches(trace)).windows, trace.start[rows[order]])
+    return Gradients(rows[order], elements[order], (elements * width)[order], step)
+
+
+def step_at(windows: Sequence[StepWindow], time: I64) -> Rows:
+    """Index of the step during which the host was at each moment, setup included; -1 for none."""
+    if not windows:
+        return np.full(len(time), -1, dtype=np.intp)
     starts = np.array([window.host_start for window in windows], dtype=np.int64)
     ends = np.array([window.host_end for window in windows], dtype=np.int64)
-    at = trace.start[rows[order]]
-    step = np.searchsorted(starts, at, side="right") - 1
-    step = np.where((step >= 0) & (at < ends[step]), step, -1) if len(windows) else np.full(len(at), -1)
-    return Gradients(rows[order], elements[order], (elements * width)[order], step.astype(np.intp))
+    index = np.searchsorted(starts, time, side="right") - 1
+    return np.where((index >= 0) & (time < ends[index]), index, -1)
 
 
 def _elements(dims: Any) -> int:

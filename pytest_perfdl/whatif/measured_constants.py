@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import ConstantsError
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.whatif import task_graph
-from pytest_perfdl.whatif.facts import computing, operator_costs
+from pytest_perfdl.whatif.facts import InputArgs, computing, operator_costs
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.calibration import Form, Ratio, Recorded
@@ -112,13 +111,6 @@ def measured(
 def _silent(_done: int, _count: int, _text: str) -> None: ...
 
 
-class _Args(msgspec.Struct):
-    dims: list[Any] = msgspec.field(name="Input Dims", default_factory=list)
-    types: list[str] = msgspec.field(name="Input type", default_factory=list)
-    strides: list[Any] = msgspec.field(name="Input Strides", default_factory=list)
-    texts: list[str] = msgspec.field(name="Concrete Inputs", default_factory=list)
-
-
 def _calls(trace: Trace) -> Mapping[str, Recorded]:
     """The operators that matter, the longest first, by `operator_key`."""
     from pytest_perfdl.measure.calibration import Recorded
@@ -134,6 +126,6 @@ def _calls(trace: Trace) -> Mapping[str, Recorded]:
     found = {}
     for number in kept.tolist():
         row = int(np.flatnonzero(costs.number == number)[0])
-        [args] = trace.decode_args(np.array([row]), _Args)
+        [args] = trace.decode_args(np.array([row]), InputArgs)
         found[costs.keys[number]] = Recorded(costs.name(number), args.dims, args.types, args.strides, args.texts)
     return found

@@ -178,6 +178,22 @@ class Tasks:
     unexplained: I64
     """Nanoseconds before its measured start that no edge explains: see `quality`."""
 
+    @classmethod
+    def of(cls, kind: Column, track: Column, name: Column, start: I64, duration: I64, **more: Column) -> Tasks:
+        """Tasks of which not all is given: without row, launcher, step and scope, submitted when they start."""
+        count = len(start)
+        usual = {"release": NO_RELEASE, "scope": NO_SCOPE, "setup": False, "unexplained": 0}
+        columns = {"kind": kind, "track": track, "name": name, "start": start, "duration": duration, "submitted": start}
+        columns |= more
+        return cls(
+            **{
+                column: np.array(columns[column], dtype=dtype)
+                if column in columns
+                else np.full(count, usual.get(column, -1), dtype=dtype)
+                for column, dtype in _TASK_TYPES.items()
+            }
+        )
+
     def __len__(self) -> int:
         return len(self.start)
 
@@ -196,6 +212,11 @@ class Tasks:
         """The tasks of one track."""
         first, behind = np.searchsorted(self.track, np.array((track, track + 1), dtype=self.track.dtype)).tolist()
         return slice(first, behind)
+
+
+_TASK_TYPES: dict[str, type[np.generic]] = dict.fromkeys(Tasks.__slots__, np.int64)
+_TASK_TYPES |= {"kind": np.int8, "setup": np.bool_, "row": np.intp, "launcher": np.intp}
+_TASK_TYPES |= dict.fromkeys(("track", "name", "step", "scope"), np.int32)
 
 
 class Edges:
@@ -231,52 +252,46 @@ class Edges:
         edges._columns, edges.derived = columns, {}
         return edges
 
-    def _column(self, name: str) -> Any:
+    def _column(self, name: str) -> Column:
         if callable(self._columns):
             self._columns = tuple(self._columns())
-        return self._columns[EDGE_COLUMNS.index(name)]
+        column: Column = self._columns[EDGE_COLUMNS.index(name)]
+        return column
 
     @property
     def source(self) -> Rows:
         """Task from which each comes."""
-        rows: Rows = self._column("source")
-        return rows
+        return self._column("source")
 
     @property
     def target(self) -> Rows:
         """Task that waits."""
-        rows: Rows = self._column("target")
-        return rows
+        return self._column("target")
 
     @property
     def kind(self) -> npt.NDArray[np.int8]:
         """As `EdgeKind`."""
-        kinds: npt.NDArray[np.int8] = self._column("kind")
-        return kinds
+        return self._column("kind")
 
     @property
     def at_start(self) -> Mask:
         """Whether it is anchored at the source's start."""
-        mask: Mask = self._column("at_start")
-        return mask
+        return self._column("at_start")
 
     @property
     def lag(self) -> I64:
         """Nanoseconds, as measured."""
-        lags: I64 = self._column("lag")
-        return lags
+        return self._column("lag")
 
     @property
     def constant_lag(self) -> I64:
         """Nanoseconds, as is usual."""
-        lags: I64 = self._column("constant_lag")
-        return lags
+        return self._column("constant_lag")
 
     @property
     def confidence(self) -> F64:
         """1 for what the trace says, less for what only its times suggest."""
-        values: F64 = self._column("confidence")
-        return values
+        return self._column("confidence")
 
     def with_(self, **columns: npt.NDArray[Any]) -> Edges:
         """The edges with other columns."""
@@ -333,6 +348,13 @@ class Edges:
         )
 
 
+def mask_of(count: int, rows: Rows | Sequence[int]) -> Mask:
+    """So many booleans, true at some places."""
+    found = np.zeros(count, dtype=bool)
+    found[rows] = True
+    return found
+
+
 def of_kinds(rows: Tasks | Edges, *kinds: TaskKind | EdgeKind) -> Mask:
     """Which tasks, or edges, are of some kinds; several times as fast as `numpy.isin` on a column of small numbers."""
     table = np.zeros(max(len(TaskKind), len(EdgeKind)), dtype=bool)
@@ -380,8 +402,6 @@ class TaskGraph:
     """The track of the steps' thread, of the first rank's in a job."""
     on_device: bool = True
     """Whether steps complete on the device, too: whether the trace has device events."""
-    windowed: bool = False
-    """Whether it is a part of a trace, whose first step's window begins where the graph does."""
     constants: Constants = Constants()
     trace: Trace | None = field(default=None, repr=False)
     """Where labels such as layers are looked up; `None` for graphs that were not built from a trace."""
@@ -421,6 +441,11 @@ class TaskGraph:
         """Which tasks run on streams and channels."""
         return of_kinds(self.tasks, *DEVICE_KINDS)
 
+    def scaled(self, factor: F64 | float) -> I64:
+        """Durations times a factor, or one for each task, in nanoseconds."""
+        scaled: I64 = np.rint(self.tasks.duration * factor).astype(np.int64)
+        return scaled
+
     def with_durations(self, duration: I64) -> TaskGraph:
         """The same graph with other durations, in nanoseconds."""
         return replace(self, tasks=replace(self.tasks, duration=duration))
@@ -428,6 +453,17 @@ class TaskGraph:
     def name_of(self, task: int) -> str:
         """Name of one task."""
         return self.names[int(self.tasks.name[task])]
+
+    def behind(self, tasks: Mask) -> Mask:
+        """The tasks that come next on their track after some."""
+        track = self.tasks.track
+        return np.concatenate((np.zeros(min(len(self), 1), dtype=bool), tasks[:-1] & (track[1:] == track[:-1])))
+
+    def named(self, predicate: Callable[[str], object]) -> Mask:
+        """Which tasks have a name that satisfies a predicate."""
+        names = np.array([bool(predicate(name)) for name in self.names], dtype=bool)
+        found: Mask = names[self.tasks.name]
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -444,7 +480,7 @@ class Meetings:
     """What is no waiting: the shortest duration of all, at most what passes from the last arrival to the rank's end."""
     late: I64
     """From the last arrival until the rank's transfer begins: what the ends of ranks, or their clocks, differ by."""
-    kind: tuple[str, ...]
+    kind: npt.NDArray[np.str_]
     """Of each line: "all_reduce", "send", ...: see `analysis.ranks.calls.kind_of`."""
     bytes: I64
     """Of each line, as nccl-tests count them; 0 where the traces do not say."""
@@ -456,17 +492,11 @@ class Meetings:
 
     def take(self, lines: Rows) -> Meetings:
         """Some of them, in this order."""
-        kinds = tuple(self.kind[line] for line in lines.tolist())
-        columns = {name: getattr(self, name)[lines] for name in _MEETING_COLUMNS}
-        return Meetings(kind=kinds, **columns)
+        return Meetings(*(getattr(self, name)[lines] for name in self.__slots__))
 
     def joined(self, more: Meetings) -> Meetings:
         """These and more of the same ranks."""
-        columns = {name: np.concatenate((getattr(self, name), getattr(more, name))) for name in _MEETING_COLUMNS}
-        return Meetings(kind=self.kind + more.kind, **columns)
-
-
-_MEETING_COLUMNS = ("row", "waits", "duration", "transfer", "late", "bytes", "members")
+        return Meetings(*(np.concatenate((getattr(self, name), getattr(more, name))) for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -119,10 +119,9 @@ def predict(context: Context, question: WhatIf | str, base: Base | None = None, 
         change = question.change(context)
     except (MissingConstant, NotApplicable) as error:
         return Prediction(question.name, base.mean, None, None, "refuse", str(error))
-    simulated = simulate(change.plan.apply(context.graph))
-    steps = [_steps(simulated)]
-    steps += [_steps(simulate(plan.apply(context.graph))) for plan in (change.fast, change.slow) if plan is not None]
-    return _prediction(question.name, base, change, simulated, steps, context)
+    plans = (change.plan, change.fast, change.slow)
+    simulated = [simulate(plan.apply(context.graph)) for plan in plans if plan is not None]
+    return _prediction(question.name, base, change, simulated, context)
 
 
 def together(context: Context, questions: Sequence[WhatIf], base: Base | None = None) -> Prediction:
@@ -147,9 +146,8 @@ def together(context: Context, questions: Sequence[WhatIf], base: Base | None = 
             return Prediction(name, base.mean, None, None, "refuse", f"{question.name}: {error}")
         trust = _worst(trust, change.trust)
         notes += change.notes
-    simulated = simulate(graph)
-    steps = [_steps(each) for each in (simulated, *map(simulate, bounds))]
-    return _prediction(name, base, Change(Plan(), trust=trust, notes=tuple(notes)), simulated, steps, context)
+    change = Change(Plan(), trust=trust, notes=tuple(notes))
+    return _prediction(name, base, change, [*map(simulate, (graph, *bounds))], context)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,9 +177,9 @@ def _steps(simulation: Simulation) -> I64:
     return steps if len(steps) and steps.any() else np.array([simulation.span_ns], dtype=np.int64)
 
 
-def _prediction(
-    name: str, base: Base, change: Change, simulated: Simulation, steps: list[I64], context: Context
-) -> Prediction:
+def _prediction(name: str, base: Base, change: Change, simulated: Sequence[Simulation], context: Context) -> Prediction:
+    """From the simulation with the likeliest constants, and those at the ends of their range."""
+    steps = [*map(_steps, simulated)]
     best = float(steps[0].mean())
     half = max(LEAST_BAND, abs(base.quality.constant_error)) * best + _spread(steps[0] - base.steps)
     if context.graph.job is not None:
@@ -203,7 +201,7 @@ def _prediction(
         peak_bytes=None if memory is None else memory.peak_bytes,
         predicted_peak_bytes=change.peak_bytes,
         fits=None if change.peak_bytes is None or limit is None else change.peak_bytes <= limit,
-        simulation=simulated,
+        simulation=simulated[0],
     )
 
 

@@ -140,8 +140,6 @@ class Variation:
     """Lower end of its 90 % interval."""
     most_ns: float
     """Upper end."""
-    lasting: bool
-    """Whether ranks differ from each other in all steps (F test at 1 %), so that there are few samples."""
 
 
 def variation(work: F64) -> Variation:
@@ -163,7 +161,8 @@ def variation(work: F64) -> Variation:
     free = (ranks - 1) * steps
     square = float((apart**2).sum()) / max(free, 1)
     if square == 0:
-        return Variation(0.0, 0.0, 0.0, lasting=False)
+        return Variation(0.0, 0.0, 0.0)
+    # Whether ranks differ from each other in all steps (F test at 1 %), so that there are few samples.
     lasting = False
     if steps > 1:
         between = steps * float((apart.mean(axis=1) ** 2).sum()) / (ranks - 1)
@@ -171,7 +170,7 @@ def variation(work: F64) -> Variation:
         lasting = within == 0 or between / within > f.ppf(0.99, ranks - 1, (ranks - 1) * (steps - 1))
     degrees = ranks - 1 if lasting else free
     least, most = (square * degrees / float(chi2.ppf(share, degrees)) for share in (0.95, 0.05))
-    return Variation(square**0.5, least**0.5, most**0.5, lasting)
+    return Variation(square**0.5, least**0.5, most**0.5)
 
 
 @lru_cache(maxsize=256)

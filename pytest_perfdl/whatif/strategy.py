@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import accumulate
@@ -15,10 +15,9 @@ import orjson
 from pytest_perfdl.analysis.account.parts import PHASES, labels
 from pytest_perfdl.analysis.efficiency.costs import size_of
 from pytest_perfdl.trace.model import I32, Category, Rows, Trace, once
-from pytest_perfdl.whatif.facts import Gradients, gradients, inside, operator_costs, optimizer_steps, time_of
+from pytest_perfdl.whatif.collectives import rounds, volume
+from pytest_perfdl.whatif.facts import computing, gradients, inside, operator_costs, optimizer_steps, time_of
 from pytest_perfdl.whatif.model import (
-    NO_RELEASE,
-    NO_SCOPE,
     EdgeKind,
     Edges,
     Mask,
@@ -80,8 +79,13 @@ class Network:
         return size / self.bytes_per_s * 1e9 + self.latency_ns if size else 0.0
 
     def reduce_ns(self, size: float, ranks: int) -> float:
-        """An all-reduce over a ring."""
-        return 2 * (ranks - 1) / ranks * size / self.bytes_per_s * 1e9 + 2 * (ranks - 1) * self.latency_ns
+        """An all-reduce over a ring: 2 (n - 1) / n * S / B + 2 (n - 1) alpha.
+
+        >>> Network(1e9, 1000).reduce_ns(4e6, 2)
+        4002000.0
+        """
+        sent, messages = volume("all_reduce", ranks), rounds("all_reduce", ranks, "ring")
+        return sent * size / self.bytes_per_s * 1e9 + messages * self.latency_ns
 
 
 def stages(layers: Sequence[LayerCost], count: int) -> list[list[LayerCost]]:
@@ -124,7 +128,8 @@ def staged(layers: Sequence[LayerCost], layout: DeviceLayout, network: Network) 
         raise ValueError(f"{len(layers)} layers cannot be divided into {layout.pipeline} stages")
     groups = stages(layers, layout.pipeline)
     part = layout.data * layout.micro_batches * layout.tensor
-    made = _Building()
+    tasks: dict[Key, tuple[int, float]] = {}
+    links: list[tuple[Key, Key, float, bool]] = []
     for number, group in enumerate(groups):
         reduce = sum(2 * _reduced(layer, layout, network) for layer in group)
         forward = max(sum(layer.forward_ns for layer in group) / part, sum(layer.host_forward_ns for layer in group))
@@ -136,21 +141,21 @@ def staged(layers: Sequence[LayerCost], layout: DeviceLayout, network: Network) 
             if index + ahead < layout.micro_batches:
                 order.append(("forward", index + ahead))
         for kind, index in order:
-            made.add(number, (kind, number, index), (forward if kind == "forward" else backward) + reduce)
-        made.add(number, ("update", number, 0), sum(layer.update_ns for layer in group) / layout.tensor)
+            tasks[kind, number, index] = number, (forward if kind == "forward" else backward) + reduce
+        tasks["update", number, 0] = number, sum(layer.update_ns for layer in group) / layout.tensor
         if layout.data > 1:
             gradients = sum(layer.parameter_bytes for layer in group) / layout.tensor
-            made.add(layout.pipeline + number, ("reduce", number, 0), network.reduce_ns(gradients, layout.data))
+            tasks["reduce", number, 0] = layout.pipeline + number, network.reduce_ns(gradients, layout.data)
     for number, group in enumerate(groups):
         sent = network.send_ns(group[-1].sent_bytes / (layout.data * layout.micro_batches))
         for index in range(layout.micro_batches):
             if number + 1 < len(groups):
-                made.link(("forward", number, index), ("forward", number + 1, index), sent)
-                made.link(("backward", number + 1, index), ("backward", number, index), sent)
+                links.append((("forward", number, index), ("forward", number + 1, index), sent, False))
+                links.append((("backward", number + 1, index), ("backward", number, index), sent, False))
         if layout.data > 1:
-            made.link(("backward", number, layout.micro_batches - 1), ("reduce", number, 0), 0, at_start=True)
-            made.link(("reduce", number, 0), ("update", number, 0), 0)
-    return made.graph(2 * layout.pipeline)
+            links.append((("backward", number, layout.micro_batches - 1), ("reduce", number, 0), 0, True))
+            links.append((("reduce", number, 0), ("update", number, 0), 0, False))
+    return _graph_of(tasks, links, 2 * layout.pipeline)
 
 
 def _reduced(layer: LayerCost, layout: DeviceLayout, network: Network) -> float:
@@ -174,60 +179,34 @@ def peak_bytes(layers: Sequence[LayerCost], layout: DeviceLayout, states: float)
 
 
 Key = tuple[str, int, int]
+"""Of a task: what it does, its stage, the number of its micro-batch."""
 
 
-class _Building:
-    """Collects tasks by track, and edges by their names."""
-
-    def __init__(self) -> None:
-        self.tasks: dict[Key, tuple[int, int]] = {}
-        self.edges: list[tuple[Key, Key, float, bool]] = []
-
-    def add(self, track: int, key: Key, ns: float) -> None:
-        self.tasks[key] = track, round(ns)
-
-    def link(self, source: Key, target: Key, lag: float, *, at_start: bool = False) -> None:
-        self.edges.append((source, target, lag, at_start))
-
-    def graph(self, tracks: int) -> TaskGraph:
-        keys = sorted(self.tasks, key=lambda key: self.tasks[key][0])
-        at = {key: number for number, key in enumerate(keys)}
-        track = np.array([self.tasks[key][0] for key in keys], dtype=np.int32)
-        duration = np.array([self.tasks[key][1] for key in keys], dtype=np.int64)
-        count = len(keys)
-        behind = np.flatnonzero(track[1:] == track[:-1])
-        chains = Edges.of(EdgeKind.STREAM, behind, behind + 1, 0)
-        source = np.array([at[each] for each, _, _, _ in self.edges], dtype=np.intp)
-        target = np.array([at[each] for _, each, _, _ in self.edges], dtype=np.intp)
-        lags = np.array([round(edge[2]) for edge in self.edges], dtype=np.int64)
-        starts = np.array([edge[3] for edge in self.edges], dtype=bool)
-        zeros = np.zeros(count, dtype=np.int64)
-        return TaskGraph(
-            tasks=Tasks(
-                kind=np.where([key[0] == "reduce" for key in keys], TaskKind.COMMUNICATION, TaskKind.KERNEL).astype(
-                    np.int8
-                ),
-                track=track,
-                name=np.arange(count, dtype=np.int32),
-                row=np.full(count, -1, dtype=np.intp),
-                start=zeros,
-                duration=duration,
-                release=np.full(count, NO_RELEASE, dtype=np.int64),
-                submitted=zeros,
-                launcher=np.full(count, -1, dtype=np.intp),
-                step=np.full(count, -1, dtype=np.int32),
-                scope=np.full(count, NO_SCOPE, dtype=np.int32),
-                setup=np.zeros(count, dtype=bool),
-                unexplained=zeros,
-            ),
-            edges=Edges.joined(chains, Edges.of(EdgeKind.COMMUNICATION, source, target, lags, at_start=starts)),
-            tracks=tuple(Track(TrackKind.STREAM, number, 0) for number in range(tracks)),
-            names=tuple(f"{kind} {index} of stage {stage}" for kind, stage, index in keys),
-        )
+def _graph_of(
+    made: Mapping[Key, tuple[int, float]], links: Sequence[tuple[Key, Key, float, bool]], tracks: int
+) -> TaskGraph:
+    """Tasks by track and nanoseconds, and edges (source, target, lag, from the source's start) as a graph."""
+    keys = sorted(made, key=lambda key: made[key][0])
+    at = {key: number for number, key in enumerate(keys)}
+    track = np.array([made[key][0] for key in keys], dtype=np.int32)
+    duration = np.array([round(made[key][1]) for key in keys], dtype=np.int64)
+    kind = np.where([key[0] == "reduce" for key in keys], TaskKind.COMMUNICATION, TaskKind.KERNEL)
+    behind = np.flatnonzero(track[1:] == track[:-1])
+    rows = [(at[source], at[target], round(lag), start) for source, target, lag, start in links]
+    source, target, lags, starts = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    sent = Edges.of(EdgeKind.COMMUNICATION, source, target, lags, at_start=starts.astype(bool))
+    return TaskGraph(
+        tasks=Tasks.of(kind, track, np.arange(len(keys)), np.zeros(len(keys), dtype=np.int64), duration),
+        edges=Edges.joined(Edges.of(EdgeKind.STREAM, behind, behind + 1, 0), sent),
+        tracks=tuple(Track(TrackKind.STREAM, number, 0) for number in range(tracks)),
+        names=tuple(f"{kind} {index} of stage {stage}" for kind, stage, index in keys),
+    )
 
 
 # The layers of a model in a task graph: which tasks are their forward and backward passes, and what they keep.
 
+
+NO_MODULES = "the trace has no modules: profile with with_modules=True and with_stack=True, or with pytest --perf"
 
 _NUMBERED = re.compile(r"^(.*?[._])\d+$")
 _BACKWARD = PHASES.index("backward")
@@ -282,9 +261,7 @@ def layers(context: Context, pattern: str = "") -> list[Layer]:
     """
     graph, marks = context.graph, labels(context.trace)
     if not marks.modules:
-        raise NotRecorded(
-            "the trace has no modules: profile with with_modules=True and with_stack=True, or with pytest --perf"
-        )
+        raise NotRecorded(NO_MODULES)
     row = graph.tasks.row
     module = np.where(row >= 0, marks.module[row], -1)
     chosen = _fitting(marks.modules, pattern) if pattern else _repeating(marks.modules, module)
@@ -292,8 +269,7 @@ def layers(context: Context, pattern: str = "") -> list[Layer]:
         raise NotRecorded(
             f"no module matches {pattern!r}" if pattern else "no module is repeated: select the layers with layer=..."
         )
-    of = np.array([*(_within(path, chosen) for path in marks.modules), -1], dtype=np.intp)
-    unit = _with_gaps(graph, of[module])
+    unit = _with_gaps(graph, around(marks.modules, chosen)[module])
     backward = np.where(row >= 0, marks.phase[row] == _BACKWARD, False)
     backward |= (row < 0) & np.concatenate(([False], backward[:-1]))
     found = []
@@ -330,8 +306,13 @@ def _repeating(modules: tuple[str, ...], module: Rows) -> list[str]:
     return list(best)
 
 
-def _within(path: str, chosen: list[str]) -> int:
-    return next((n for n, other in enumerate(chosen) if path == other or path.startswith(f"{other}.")), -1)
+def around(modules: Sequence[str], chosen: Collection[str]) -> Rows:
+    """Index of the chosen module that each module is, or is inside; -1 for none, and at the end for no module."""
+
+    def place(path: str) -> int:
+        return next((at for at, other in enumerate(chosen) if path == other or path.startswith(f"{other}.")), -1)
+
+    return np.array([*map(place, modules), -1], dtype=np.intp)
 
 
 def _with_gaps(graph: TaskGraph, unit: Rows) -> Rows:
@@ -360,11 +341,8 @@ def gradient_modules(trace: Trace) -> I32:
 
 def gradient_share(trace: Trace, paths: set[str]) -> float:
     """Share of the gradients' elements that modules have, 0 to 1; 0 if none are known."""
-    sizes: Gradients = gradients(trace)
-    marks = labels(trace)
-    chosen = list(paths)
-    of = np.array([*(_within(path, chosen) for path in marks.modules), -1], dtype=np.intp)
-    own = of[gradient_modules(trace)] >= 0
+    sizes = gradients(trace)
+    own = around(labels(trace).modules, paths)[gradient_modules(trace)] >= 0
     whole = int(sizes.elements.sum())
     return float(sizes.elements[own].sum() / whole) if whole else 0.0
 
@@ -402,6 +380,9 @@ STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1, "SGD": 0}
 """Tensors as large as the parameters that an optimizer keeps; others are taken for Adam."""
 
 
+MICRO_BATCHES = (1, 2, 4, 8)
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """One way of spreading the step, simulated."""
@@ -412,53 +393,49 @@ class Strategy:
     peak_bytes: int
     """Memory of the fullest device."""
     fits: bool | None
-    """Whether that is within the limit; `None` without one."""
+    """Whether that is within the device's memory; `None` where that is not known."""
 
 
-def search(
-    context: Context, devices: int, *, memory_bytes: int | None = None, micro_batches: int = 8, layer: str = ""
-) -> list[Strategy]:
+def search(context: Context, devices: int) -> list[Strategy]:
     """Rank the degrees of data, pipeline and tensor parallelism whose product is `devices`, by predicted period.
 
-    Every step of the whole batch is simulated as a graph of stages (see `staged`); pipelines run with 1, 2, 4, ... up
-    to `micro_batches` micro-batches. What fits into `memory_bytes` (by default the device's) comes first, then
-    the faster.
+    Every step of the whole batch is simulated as a graph of stages (see `staged`); pipelines run with 1 to 8
+    micro-batches. What fits into the device's memory comes first, then the faster.
 
     Raises
     ------
     MissingConstant, NotApplicable
         Without the network's bandwidth, or modules.
     """
-    costs = layer_costs(context, layer)
+    costs = layer_costs(context)
     network, states = network_of(context), optimizer_states(context)
-    limit = memory_bytes or context.known.memory_bytes
+    limit = context.known.memory_bytes
     # Without a profile of memory nobody knows what is kept for the backward pass, without shapes no parameter.
     is_known = context.memory is not None and any(each.parameter_bytes for each in costs)
     found = []
-    for layout in _layouts(devices, len(costs), micro_batches):
+    for layout in _layouts(devices, len(costs)):
         peak = round(peak_bytes(costs, layout, states))
         span = simulate(staged(costs, layout, network)).span_ns
         found.append(Strategy(layout, float(span), peak, peak <= limit if limit and is_known else None))
     return sorted(found, key=lambda each: (each.fits is False, each.step_ns, each.peak_bytes))
 
 
-def _layouts(devices: int, layer_count: int, micro_batches: int) -> list[DeviceLayout]:
-    found = []
-    for data in _divisors(devices):
-        for pipeline in _divisors(devices // data):
-            if pipeline > layer_count:
-                continue
-            counts = [2**n for n in range(int(math.log2(micro_batches)) + 1)] if pipeline > 1 else [1]
-            found += [DeviceLayout(data, pipeline, devices // data // pipeline, count) for count in counts]
-    return found
+def _layouts(devices: int, layer_count: int) -> list[DeviceLayout]:
+    return [
+        DeviceLayout(data, pipeline, devices // data // pipeline, count)
+        for data in _divisors(devices)
+        for pipeline in _divisors(devices // data)
+        if pipeline <= layer_count
+        for count in (MICRO_BATCHES if pipeline > 1 else (1,))
+    ]
 
 
 def _divisors(number: int) -> list[int]:
     return [each for each in range(1, number + 1) if number % each == 0]
 
 
-def network_of(context: Context) -> Network:
-    """The network between devices.
+def network_of(context: Context, between: str = "devices") -> Network:
+    """The network between devices, or ranks.
 
     Raises
     ------
@@ -466,7 +443,7 @@ def network_of(context: Context) -> Network:
         If its bandwidth is not known.
     """
     machine = context.known
-    return Network(machine.rate("network_bytes_per_s", "the bandwidth between devices"), machine.network_latency_ns)
+    return Network(machine.rate("network_bytes_per_s", f"the bandwidth between {between}"), machine.network_latency_ns)
 
 
 def optimizer_states(context: Context) -> float:
@@ -487,7 +464,7 @@ def layer_costs(context: Context, pattern: str = "") -> list[LayerCost]:
     steps = max(len(graph.steps), 1)
     rows, _ = optimizer_steps(trace)
     updating = inside(graph, rows)
-    busy = graph.is_device if graph.on_device else ~graph.is_device
+    busy = computing(graph)
     update = time_of(graph, updating & busy) / steps
     total_bytes = gradients(trace).total_bytes
     by_path: dict[str, list[Layer]] = {}
@@ -521,13 +498,13 @@ def _with_ends(
     context: Context,
     costs: list[LayerCost],
     found: list[Layer],
-    updating: np.typing.NDArray[np.bool_],
+    updating: Mask,
     update: float,
     size: float,
 ) -> list[LayerCost]:
     """The layers, one before and one behind them: what computes outside, by whether it begins before a layer does."""
     graph = context.graph
-    busy = (graph.is_device if graph.on_device else ~graph.is_device) & ~updating & (graph.tasks.row >= 0)
+    busy = computing(graph) & ~updating & (graph.tasks.row >= 0)
     busy &= graph.tasks.step >= 0 if graph.steps else True
     first = {layer.step: layer for layer in reversed(found)}
     before = behind = 0.0

@@ -170,6 +170,10 @@ class Context:
         """The allocations on the device that computes; `None` for a trace without memory events."""
         return None if self.graph.trace is None else lifetimes(self.graph.trace)
 
+    def peak(self, changed: Callable[[Lifetimes], Lifetimes]) -> int | None:
+        """Peak memory with other allocations; `None` for a trace without memory events."""
+        return None if self.memory is None else changed(self.memory).peak_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Change:

@@ -9,8 +9,9 @@ import numpy as np
 
 from pytest_perfdl.trace.annotations import MODULE
 from pytest_perfdl.trace.model import F64, I64, Category, Rows
+from pytest_perfdl.whatif.facts import by_thread
 from pytest_perfdl.whatif.from_trace.job import coupled
-from pytest_perfdl.whatif.model import Job, TaskGraph, TaskKind, TrackKind, of_kinds
+from pytest_perfdl.whatif.model import Job, Mask, TaskGraph, TaskKind, of_kinds
 from pytest_perfdl.whatif.simulation.simulate import simulate
 
 OWN = 0.25
@@ -51,23 +52,17 @@ def unprofiled(graph: TaskGraph, step_ns: float) -> TaskGraph:
         raise ValueError(f"expected a positive step time and a trace with steps, not {step_ns:.0f} ns")
     if graph.job is not None:
         return replace(coupled(_of_ranks(graph.job, step_ns, float(measured.mean()))), measured=graph)
-    paid = _paid(graph)
-
-    def without(overhead: int) -> I64:
-        duration: I64 = np.maximum(graph.tasks.duration - np.rint(overhead * paid).astype(np.int64), 0)
-        return np.where(paid > 0, duration, graph.tasks.duration)
-
-    overhead = 0
+    paid, duration = _paid(graph), graph.tasks.duration
     if step_ns < measured.mean():
-        overhead = _least(
-            lambda most: (
-                simulate(graph, without(most)).steps_ns.mean() <= step_ns or _lacks(graph.tasks.duration, most * paid)
-            )
-        )
-    duration = without(overhead)
+
+        def enough(overhead: int) -> bool:
+            left = simulate(graph, _without(graph, paid, overhead)).steps_ns.mean()
+            return bool(left <= step_ns) or _lacks(graph.tasks.duration, overhead * paid)
+
+        duration = _without(graph, paid, _least(enough))
     left = float(simulate(graph, duration).steps_ns.mean())
     if abs(left - step_ns) > 0.001 * step_ns:
-        duration = np.where(graph.is_device, duration, np.rint(duration * (step_ns / left))).astype(np.int64)
+        duration = _scaled(duration, graph.is_device, step_ns / left)
     return replace(graph.with_durations(duration), measured=graph)
 
 
@@ -79,15 +74,8 @@ def _of_ranks(job: Job, step_ns: float, measured: float) -> Job:
     paid = [_paid(part) for part in job.parts]
 
     def without(overhead: float) -> Job:
-        parts = [
-            part.with_durations(
-                np.where(
-                    own > 0, np.maximum(part.tasks.duration - np.rint(overhead * own), 0), part.tasks.duration
-                ).astype(np.int64)
-            )
-            for part, own in zip(job.parts, paid, strict=True)
-        ]
-        return replace(job, parts=tuple(parts))
+        each = zip(job.parts, paid, strict=True)
+        return replace(job, parts=tuple(part.with_durations(_without(part, own, overhead)) for part, own in each))
 
     def lacking(overhead: float) -> bool:
         each = zip(job.parts, paid, strict=True)
@@ -99,14 +87,10 @@ def _of_ranks(job: Job, step_ns: float, measured: float) -> Job:
         found = without(overhead)
 
     def scaled(factor: float) -> Job:
-        parts = [
-            part.with_durations(
-                np.where(
-                    part.is_device & part.on_device, part.tasks.duration, np.rint(part.tasks.duration * factor)
-                ).astype(np.int64)
-            )
+        parts = (
+            part.with_durations(_scaled(part.tasks.duration, part.is_device & part.on_device, factor))
             for part in found.parts
-        ]
+        )
         return replace(found, parts=tuple(parts))
 
     left = _step_of(found)
@@ -115,6 +99,17 @@ def _of_ranks(job: Job, step_ns: float, measured: float) -> Job:
     if left > step_ns:
         return scaled(-_root(lambda factor: _step_of(scaled(-factor)) <= step_ns, -1.0, -_LEAST_SCALE))
     return scaled(_root(lambda factor: _step_of(scaled(factor)) >= step_ns, 1.0, 1 / _LEAST_SCALE))
+
+
+def _without(graph: TaskGraph, paid: F64, overhead: float) -> I64:
+    """Durations without the profiler's work, which costs an operator so much."""
+    duration = graph.tasks.duration
+    left: I64 = np.maximum(duration - np.rint(overhead * paid).astype(np.int64), 0)
+    return np.where(paid > 0, left, duration)
+
+
+def _scaled(duration: I64, kept: Mask, factor: float) -> I64:
+    return np.where(kept, duration, np.rint(duration * factor)).astype(np.int64)
 
 
 def _step_of(job: Job) -> float:
@@ -174,11 +169,9 @@ def _range_ends(graph: TaskGraph) -> list[Rows]:
     if trace is None:
         return []
     rows = trace.matching(lambda name: name.startswith(MODULE), trace.rows(Category.USER_ANNOTATION))
-    found = []
-    for number, track in enumerate(graph.tracks):
-        first, last = np.searchsorted(tasks.track, (number, number + 1)).tolist()
-        if track.kind == TrackKind.THREAD and last > first:
-            own = rows[(trace.pid[rows] == track.process) & (trace.tid[rows] == track.number)]
-            for time in (trace.start[own], trace.end[own]):
-                found.append(np.clip(np.searchsorted(tasks.start[first:last], time, "right") - 1 + first, first, None))
-    return found
+    return [
+        np.maximum(np.searchsorted(tasks.start[thread], time, "right") - 1, 0) + thread.start
+        for thread, places in by_thread(graph, rows)
+        if thread.stop > thread.start
+        for time in (trace.start[rows[places]], trace.end[rows[places]])
+    ]

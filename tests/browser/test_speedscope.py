@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 from unit.report import runs, steps
 
-from pytest_perfdl.report.speedscope import speedscope
-
 PACKAGE = "speedscope@1.25.0"
 
 # What the flame chart's labels say and where they are; they are drawn on a canvas, which no selector sees.
@@ -97,13 +95,13 @@ CAUSES = {
 
 @pytest.mark.parametrize("change, stack", CAUSES.values(), ids=CAUSES)
 def test_left_heavy_begins_with_the_cause(shown, change, stack):
-    data = speedscope(runs.result(), "", steps.training(), steps.training(**change))
+    data = steps.flames(runs.result(), "", steps.training(), steps.training(**change))
     page = shown(data, "left-heavy")
     assert leftmost(page, "step")[: len(stack)] == stack
 
 
 def test_the_current_step_is_shown_first_and_sandwich_adds_up_what_is_equal(shown):
-    page = shown(speedscope(runs.result(), "", steps.training(), steps.training(wait=12_000)), "sandwich")
+    page = shown(steps.flames(runs.result(), "", steps.training(), steps.training(wait=12_000)), "sandwich")
     page.get_by_text("current: one observed step (1/2)").first.wait_for()
     text = page.locator("body").inner_text()
     assert [text.count(name) for name in ("waiting for input", steps.MM)] == [1, 1]
@@ -115,6 +113,6 @@ def test_the_causes_are_a_profile_with_the_largest_first(shown):
         runs.cause("aten::softmax", (1, 1_000), (1, 401_000), 0.5, module="GPT.h.1"),
         runs.cause(steps.MM, (5, 1_000), (5, 301_000), 0.4, module="GPT.h.1"),
     ]
-    file = json.loads(speedscope(runs.result(blame=causes), "", steps.training(), steps.training(softmax=500)))
+    file = json.loads(steps.flames(runs.result(blame=causes), "", steps.training(), steps.training(softmax=500)))
     page = shown(json.dumps({**file, "activeProfileIndex": 2}).encode(), "left-heavy")
     assert leftmost(page, "GPT") == ["GPT", "GPT.h", "GPT.h.1", "aten::softmax"]

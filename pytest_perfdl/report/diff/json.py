@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from pytest_perfdl.diff import causes, places, regions
-from pytest_perfdl.diff.side import MachineUse
-from pytest_perfdl.model.json import filled, plain
+from pytest_perfdl.diff import AccountLine, causes, places, regions
+from pytest_perfdl.diff.account import AccountDrift, Amount
+from pytest_perfdl.diff.side import Counterfactual, MachineUse, Share
+from pytest_perfdl.model.json import derived, filled, plain
 from pytest_perfdl.results.verdict import VERDICTS, Verdict
 
 if TYPE_CHECKING:
     from pytest_perfdl.diff import Diff, DiffCause
-    from pytest_perfdl.diff.account import Amount
-    from pytest_perfdl.diff.side import Counterfactual
     from pytest_perfdl.results.verdict import MetricVerdict
 
 
@@ -63,10 +62,9 @@ class _Line(msgspec.Struct, rename={"name": "class"}):
     share: float | None
 
 
-class _Amount(msgspec.Struct):
-    count: float
-    busy_ns: int
-    ns: int
+_Amount = derived("Amount", Amount, more={"busy_ns": int, "ns": int})
+_Place = derived("Place", AccountLine, more={"delta_ns": int})
+_Drift = derived("Drift", AccountDrift, more={"ns": int})
 
 
 class _Cause(msgspec.Struct):
@@ -80,18 +78,11 @@ class _Cause(msgspec.Struct):
     own_ns: int
     share: float | None
     effects: dict[str, int]
-    base: _Amount
-    new: _Amount
+    base: _Amount  # type: ignore[valid-type]
+    new: _Amount  # type: ignore[valid-type]
     bound: str
     certain: bool
     confidence: float
-
-
-class _Place(msgspec.Struct):
-    name: str
-    base_ns: int
-    new_ns: int
-    delta_ns: int
 
 
 class _Unmatched(msgspec.Struct):
@@ -106,12 +97,6 @@ class _Matching(msgspec.Struct):
     coverage: float
     by: dict[str, float]
     unmatched: list[_Unmatched]
-
-
-class _Drift(msgspec.Struct):
-    factor: float
-    applied: bool
-    ns: int
 
 
 class _Share(msgspec.Struct):
@@ -129,14 +114,8 @@ class _Share(msgspec.Struct):
     slack_ns: int | None
 
 
-class _Counterfactual(msgspec.Struct):
-    """Shares, what is not named and what is not explained add up to the step's change."""
-
-    refused: str
-    exact: bool
-    shares: list[_Share]
-    others_ns: int
-    beyond_ns: int
+_Counterfactual = derived("Counterfactual", Counterfactual, first=("refused", "exact"), more={"shares": list[_Share]})
+"""Shares, what is not named and what is not explained add up to the step's change."""
 
 
 class _TestDiff(msgspec.Struct):
@@ -153,13 +132,13 @@ class _TestDiff(msgspec.Struct):
     account: list[_Line]
     residual_ns: int
     blame: list[_Cause]
-    modules: list[_Place]
-    lines: list[_Place]
+    modules: list[_Place]  # type: ignore[valid-type]
+    lines: list[_Place]  # type: ignore[valid-type]
     matching: _Matching
-    drift: _Drift
+    drift: _Drift  # type: ignore[valid-type]
     detectable_ns: int | None
     utilization: MachineUse | None
-    counterfactual: _Counterfactual | None
+    counterfactual: _Counterfactual | None  # type: ignore[valid-type]
 
 
 class DiffForm(_TestDiff, kw_only=True):
@@ -183,6 +162,7 @@ def share(part: float, whole: float) -> float | None:
 
 
 def _diff(title: str, each: Diff, limit: float) -> _TestDiff:
+    found = each.counterfactual
     return filled(
         _TestDiff,
         each,
@@ -201,7 +181,7 @@ def _diff(title: str, each: Diff, limit: float) -> _TestDiff:
         drift=filled(_Drift, each.drift, ns=round(each.drift.ns)),
         detectable_ns=_rounded(each.detectable_ns),
         utilization=each.use,
-        counterfactual=None if each.counterfactual is None else _counterfactual(each.counterfactual),
+        counterfactual=found and filled(_Counterfactual, found, shares=[_share(share) for share in found.shares]),
     )
 
 
@@ -223,20 +203,10 @@ def _timed(metric: MetricVerdict) -> _Timed:
     return filled(_Timed, metric, metric=metric.name, base_ns=_rounded(metric.base), new_ns=_rounded(metric.new))
 
 
-def _counterfactual(found: Counterfactual) -> _Counterfactual:
-    shares = [
-        filled(
-            _Share,
-            each,
-            each.cause,
-            work_base_ns=round(each.cause.base.ns),
-            work_new_ns=round(each.cause.new.ns),
-            work_delta_ns=each.cause.delta_ns,
-            step_without_ns=each.without_ns,
-        )
-        for each in found.shares
-    ]
-    return filled(_Counterfactual, found, shares=shares)
+def _share(each: Share) -> _Share:
+    cause = each.cause
+    work = {"work_base_ns": round(cause.base.ns), "work_new_ns": round(cause.new.ns), "work_delta_ns": cause.delta_ns}
+    return filled(_Share, each, cause, **work, step_without_ns=each.without_ns)
 
 
 def _cause(cause: DiffCause, each: Diff) -> _Cause:
@@ -251,7 +221,7 @@ def _cause(cause: DiffCause, each: Diff) -> _Cause:
     )
 
 
-def _amount(amount: Amount) -> _Amount:
+def _amount(amount: Amount) -> Any:
     return _Amount(amount.count, round(amount.busy_ns), round(amount.ns))
 
 
@@ -262,7 +232,7 @@ def _unmatched(each: Diff) -> Iterator[_Unmatched]:
             yield _Unmatched(side, change.kind, part.name, part.module, change.base_ns + change.new_ns)
 
 
-def _places(each: Diff, kind: Literal["module", "line"]) -> list[_Place]:
+def _places(each: Diff, kind: Literal["module", "line"]) -> list[Any]:
     return [filled(_Place, place) for place in places(each, kind) if place.name]
 
 

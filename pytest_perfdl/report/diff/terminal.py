@@ -14,14 +14,11 @@ from pytest_perfdl.report import layout
 from pytest_perfdl.report.diff import wording
 from pytest_perfdl.report.diff.wording import (
     SURE,
-    UNEXPLAINED,
     bound_words,
     bounds,
     cause_name,
     counterfactual_words,
     drift_words,
-    effect_name,
-    effect_words,
     figure_words,
     large_effects,
     latent_words,
@@ -32,6 +29,7 @@ from pytest_perfdl.report.diff.wording import (
     step_words,
     use_rows,
 )
+from pytest_perfdl.report.figures import effect_name, effect_words
 from pytest_perfdl.report.trace.tables import place, sizes
 from pytest_perfdl.report.words import bound
 
@@ -238,21 +236,9 @@ def _counterfactual(each: Diff, top: int, width: int) -> Iterator[str]:
     if found.refused:
         yield from layout.paragraph(refused_words(found), 0, width)
         return
-    yield "Step time without each change (simulated)"
-    rows = [("", "own change", "effect on the step", "step without it")]
-    rows += [
-        (
-            visible(cause_name(share.cause)),
-            format_quantity(share.cause.delta_ns, "ns", signed=True),
-            format_quantity(share.share_ns, "ns", signed=True),
-            format_quantity(share.without_ns, "ns"),
-        )
-        for share in found.shares[:top]
-    ]
-    others = found.others_ns + sum(share.share_ns for share in found.shares[top:])
-    rows.append(("all other work", "", format_quantity(others, "ns", signed=True), ""))
-    rows.append((UNEXPLAINED, "", format_quantity(found.beyond_ns, "ns", signed=True), ""))
-    yield from layout.rows(rows, "lrrr", 2, width, short_names)
+    table = wording.shares(found, top)
+    yield table.ordered
+    yield from layout.table(table, width)
     yield from layout.paragraph(counterfactual_words(found), 2, width)
     for words in latent_words(found):
         yield from layout.paragraph(words, 2, width)

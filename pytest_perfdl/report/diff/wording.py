@@ -17,7 +17,7 @@ from pytest_perfdl.report.words import bound, work_sentence
 
 if TYPE_CHECKING:
     from pytest_perfdl.diff import Diff, DiffCause, Side
-    from pytest_perfdl.diff.side import Counterfactual, MachineUse, Status
+    from pytest_perfdl.diff.side import Counterfactual, MachineUse, Share, Status
     from pytest_perfdl.results.verdict import OperatorSides
 
 
@@ -28,13 +28,6 @@ SURE = 0.6
 LATENT_NAME = 60
 """Characters of a name in a warning."""
 _EXCHANGED: Mapping[Status, str] = {"replaced": "replaces", "fused": "fuses", "split": "split from"}
-_EFFECTS = {
-    "count": ("more calls", "fewer calls"),
-    "duration": ("slower per call", "faster per call"),
-    "mix": ("different inputs", "different inputs"),
-    "exposure": ("less overlap", "more overlap"),
-}
-"""What each effect is called that adds time, and that saves it."""
 _OF_DEVICE = {
     "device_busy": "share of time with a busy device",
     "sm_efficiency": "share of SMs with work",
@@ -180,17 +173,6 @@ def _listed(cause: DiffCause, side: Literal["base", "new"]) -> str:
     return f"{first} and {len(others)} more" if others else first
 
 
-def effect_words(name: str, ns: float) -> str:
-    """One reason for a change with its time: "slower per call +925.6 µs"."""
-    return f"{effect_name(name, ns)} {format_quantity(ns, 'ns', signed=True)}"
-
-
-def effect_name(name: str, ns: float) -> str:
-    """The same without its time."""
-    more, less = _EFFECTS[name]
-    return more if ns > 0 else less
-
-
 def large_effects(effects: Mapping[str, float]) -> list[tuple[str, float]]:
     """Why it changed, by name: effects of at least `LEAST_EFFECT` of the change, the largest first."""
     delta = sum(effects.values())
@@ -264,6 +246,38 @@ def _columns(name: Column, each: Diff) -> tuple[Column, ...]:
         Column("Change", lambda line: line.delta_ns, "signed"),
         Column("Share", lambda line: share(line.delta_ns, each), "share", "percentage of the profiled step's change"),
     )
+
+
+def shares(found: Counterfactual, top: int | None = None) -> Table:
+    """What each change costs the step by itself; the rows add up to the step's change."""
+    shown = found.shares[:top]
+    others = found.others_ns + sum(share.share_ns for share in found.shares[len(shown) :])
+    columns = (
+        Column("Name", lambda row: row[0], "name"),
+        Column("Own change", lambda row: row[2] and row[2].cause.delta_ns, "signed"),
+        Column("Effect on the step", lambda row: row[1], "signed"),
+        Column("Step without the change", lambda row: row[2] and row[2].without_ns, "ns", short="step without it"),
+        Column("Slack", lambda row: row[2] and row[2].slack_ns, "ns", wide=True),
+    )
+    rows = [
+        *((cause_name(share.cause), share.share_ns, share) for share in shown),
+        ("all other work", others, None),
+        (UNEXPLAINED, found.beyond_ns, None),
+    ]
+    title, note = "Step time without each change (simulated)", counterfactual_words(found)
+    return Table(title, columns, rows, title, f"{note[:1].upper()}{note[1:]}.", lambda row: _hidden(row[2]))
+
+
+def _hidden(share: Share | None) -> list[str]:
+    """Where a cause is, and whether it costs nothing yet."""
+    if share is None:
+        return []
+    return [text for text in (where(share.cause), "currently hidden by other work" * share.latent) if text]
+
+
+def where(cause: DiffCause) -> str:
+    """Module, graph and line of a cause, as far as they are known."""
+    return " at ".join(filter(None, (cause.module, cause.graph, place(cause.line))))
 
 
 def total(each: Diff) -> AccountLine:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup
 
@@ -21,29 +19,12 @@ from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.report import html, svg
 from pytest_perfdl.report.advice import no_advice, sentences
-from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.layout import Column, Table
 from pytest_perfdl.report.ranks import ALIKE, telling, wait_table
 from pytest_perfdl.report.svg import Axis
+from pytest_perfdl.report.trace import ranks as ranks_of
 from pytest_perfdl.report.trace import tables
 from pytest_perfdl.report.trace.json import to_json
-from pytest_perfdl.report.trace.ranks import (
-    clocks_line,
-    own_ns,
-    reported,
-    straggler_place,
-    verdict,
-    waits_per_step,
-)
-from pytest_perfdl.report.trace.tables import (
-    by_size,
-    integrity_lines,
-    mean_account,
-    per_step,
-    per_step_words,
-    step_count,
-    step_words,
-)
 
 if TYPE_CHECKING:
     from pytest_perfdl.report.whatif import Answers
@@ -104,7 +85,7 @@ def rank_chart(timeline: Timeline, figures: RankFigures, shown: Sequence[int]) -
     """
     row = 22 if len(shown) <= ALIKE else 13
     bar = round(row * 0.75)
-    marked = straggler_place(figures)
+    marked = ranks_of.straggler_place(figures)
     bottom = _TOP + row * len(shown)
     across = Axis(timeline.start_ns, timeline.end_ns, _LEFT, _LEFT + _CHART_WIDTH)
     names: list[Markup] = []
@@ -220,8 +201,6 @@ def legend() -> list[tuple[str, str, Markup]]:
     return found
 
 
-ROWS = 300
-"""Rows of a table that the page holds; all of them are in its data, and in `--json`."""
 RANKS = 4
 """Ranks of which the page has the traces of all; of more it has those of a few."""
 POINTS = 600
@@ -247,35 +226,35 @@ def write_page(
     ReportError
         When it cannot be written; an earlier page is then still whole.
     """
-    places = range(len(summaries)) if ranks is None else reported(ranks, RANKS)
+    places = range(len(summaries)) if ranks is None else ranks_of.reported(ranks, RANKS)
     shown, advice = [summaries[place] for place in places], [advised[place] for place in places]
-    text = (
-        _environment()
-        .get_template("trace.html.j2")
-        .render(
-            summaries=[_with_advice(*each) for each in zip(shown, advice, strict=True)],
-            ranks=ranks,
-            selection=selection,
-            data=html.script_safe(to_json(shown, ranks, advice, selection)),
-            **_across(ranks, activities),
-            **html.frame(),
-        )
+    html.write_page(
+        path,
+        "trace.html.j2",
+        summaries=[_with_advice(*each) for each in zip(shown, advice, strict=True)],
+        ranks=ranks,
+        selection=selection,
+        data=html.script_safe(to_json(shown, ranks, advice, selection)),
+        tables_of=tables,
+        ranks_of=ranks_of,
+        kernels=kernels,
+        memory_curve=memory_curve,
+        rank_legend=legend(),
+        **({} if ranks is None else _across(ranks, activities)),
     )
-    write_files({path: text.encode("utf-8", "backslashreplace")})
 
 
-def _across(ranks: RankFigures | None, activities: Sequence[RankActivity]) -> dict[str, Any]:
+def _across(ranks: RankFigures, activities: Sequence[RankActivity]) -> dict[str, Any]:
     """What the page shows of the ranks together."""
-    if ranks is None:
-        return {"chart": None, "waits": None}
-    marked = straggler_place(ranks)
+    marked = ranks_of.straggler_place(ranks)
     chart = None
     if activities and (steps := chosen_steps(ranks)):
-        own, waits = [own_ns(rank) for rank in ranks.ranks], ranks.exposed_waits_ns
+        own, waits = [ranks_of.own_ns(rank) for rank in ranks.ranks], ranks.exposed_waits_ns
         chart = rank_chart(timeline(activities, ranks, steps, BINS), ranks, telling(own, waits, marked, MOST_ROWS))
     return {
         "chart": chart,
-        "waits": wait_table([rank.rank for rank in ranks.ranks], waits_per_step(ranks), marked),
+        "waits": wait_table([rank.rank for rank in ranks.ranks], ranks_of.waits_per_step(ranks), marked),
+        "rank_table": tables.of_ranks(ranks, range(len(ranks.ranks)), "▸ straggler"),
     }
 
 
@@ -320,32 +299,3 @@ def kernels(summary: TraceSummary, selection: Selection) -> Table:
     names = tables.short_kernels(found.rows)
     name = Column("Name", lambda row: names[row.name], "name")
     return replace(found, all_columns=(name, *found.all_columns[1:]))
-
-
-def divided(parts: Mapping[str, float], steps: int) -> dict[str, float]:
-    """Totals by name, divided by the number of steps."""
-    return {name: ns / steps for name, ns in parts.items()}
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    environment = html.template_environment()
-    environment.globals.update(
-        memory_curve=memory_curve,
-        step_words=step_words,
-        mean_account=mean_account,
-        by_size=by_size,
-        integrity_lines=integrity_lines,
-        step_count=step_count,
-        per_step=per_step,
-        per_step_words=per_step_words,
-        tables_of=tables,
-        kernels=kernels,
-        divided=divided,
-        limit=ROWS,
-        verdict=verdict,
-        rank_table=lambda ranks: tables.of_ranks(ranks, range(len(ranks.ranks)), "▸ straggler"),
-        clocks_line=clocks_line,
-        rank_legend=legend(),
-    )
-    return environment

@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytest_perfdl.analysis.account.transfers import CopyRow, InputFigures
 from pytest_perfdl.analysis.efficiency.roofline import RooflineRow
-from pytest_perfdl.analysis.overview.device import DeviceFigures
-from pytest_perfdl.analysis.overview.findings import TraceIntegrity
 from pytest_perfdl.analysis.overview.memory_timeline import Alive
-from pytest_perfdl.analysis.overview.summary import StepGroup, StepSummary, TraceSummary
-from pytest_perfdl.analysis.overview.tables import KernelRow, LaunchStats, OperatorRow
+from pytest_perfdl.analysis.overview.summary import TraceSummary
+from pytest_perfdl.analysis.overview.tables import KernelRow, OperatorRow
 from pytest_perfdl.analysis.ranks import RankFigures
 from pytest_perfdl.analysis.waiting.critical_path import PathRow
-from pytest_perfdl.machine.utilization import Utilization
 from pytest_perfdl.model.json import derived, filled, plain
 from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.report.trace.tables import step_count
@@ -60,44 +56,30 @@ class _LeftOut(msgspec.Struct):
     reason: str
 
 
-class TraceForm(msgspec.Struct):
-    """Of one trace."""
-
-    source: str
-    events: int
-    device: str | None
-    rank: int | None
-    world_size: int | None
-    bottleneck: str
-    bottleneck_kind: str
-    findings: list[str]
-    steps: list[StepSummary]
-    groups: list[StepGroup]
-    """With --step-name, the kinds of steps that it tells apart; figures are of the first."""
-    left_out: list[_LeftOut]
-    """Steps of the file that no figure is made of."""
-    gpu: DeviceFigures | None
-    kernels: list[Kernel]  # type: ignore[valid-type]
-    operators: list[Operator]  # type: ignore[valid-type]
-    shapes: list[Operator]  # type: ignore[valid-type]
-    modules: list[Operator]  # type: ignore[valid-type]
-    lines: list[Operator]  # type: ignore[valid-type]
-    roofline: list[Roofline]  # type: ignore[valid-type]
-    utilization: Utilization
-    launches: LaunchStats | None
-    copies: list[CopyRow]
-    sm_efficiency_est: float | None
-    occupancy_est: float | None
-    memory: dict[str, _Memory]
-    input: InputFigures
-    critical_path: _CriticalPath
-    integrity: TraceIntegrity
-    replay: dict[str, Any] | None
-    """How well the simulation reproduces the trace, as `perfdl whatif` has it; null without --advise."""
-    advice: list[dict[str, Any]] | None
-    """What would make the step faster."""
-
-
+TraceForm = derived(
+    "TraceForm",
+    TraceSummary,
+    first=(
+        *("source", "events", "device", "rank", "world_size", "bottleneck", "bottleneck_kind", "findings", "steps"),
+        *("groups", "left_out"),
+    ),
+    without=("doubts", "noticed"),
+    more={
+        "device": str | None,
+        "bottleneck": str,
+        "bottleneck_kind": str,
+        "findings": list[str],
+        "left_out": list[_LeftOut],
+        "kernels": list[Kernel],  # type: ignore[valid-type]
+        **dict.fromkeys(("operators", "shapes", "modules", "lines"), list[Operator]),  # type: ignore[valid-type]
+        "roofline": list[Roofline],  # type: ignore[valid-type]
+        "memory": dict[str, _Memory],
+        "critical_path": _CriticalPath,
+        "replay": dict[str, Any] | None,
+        "advice": list[dict[str, Any]] | None,
+    },
+)
+"""Of one trace. "replay" says how well the simulation reproduces it, as in `perfdl whatif`; null without --advise."""
 _Ranks = derived(
     "ComparedRanks",
     RankFigures,
@@ -116,7 +98,7 @@ class RanksForm(msgspec.Struct):
     """Of several traces, the ranks of one job."""
 
     ranks: _Ranks  # type: ignore[valid-type]
-    traces: list[TraceForm]
+    traces: list[TraceForm]  # type: ignore[valid-type]
 
 
 def to_json(
@@ -137,7 +119,7 @@ def to_json(
     return {"schema": SCHEMA, **plain(form)}
 
 
-def _summary(summary: TraceSummary, answers: Answers | None, selection: Selection) -> TraceForm:
+def _summary(summary: TraceSummary, answers: Answers | None, selection: Selection) -> Any:
     path, steps = summary.critical_path, step_count(summary)
     tables = {
         name: [filled(Operator, row, per_step=_divided(row, steps)) for row in selection.rows(getattr(summary, name))]

@@ -104,12 +104,12 @@ def mean_account(summary: TraceSummary) -> dict[str, float]:
     """Nanoseconds per step by class, mean of the steps, the largest first; classes without time left out."""
     count = len(summary.steps)
     names = summary.steps[0].account if count else ()
-    return by_size({name: sum(step.account[name] for step in summary.steps) / count for name in names})
+    return by_size({name: sum(step.account[name] for step in summary.steps) for name in names}, count)
 
 
-def by_size(parts: Mapping[str, float]) -> dict[str, float]:
-    """The largest first; what is zero left out."""
-    return {name: ns for name, ns in sorted(parts.items(), key=lambda item: -item[1]) if ns}
+def by_size(parts: Mapping[str, float], steps: int) -> dict[str, float]:
+    """Totals divided by the steps, the largest first; what is zero left out."""
+    return {name: ns / steps for name, ns in sorted(parts.items(), key=lambda item: -item[1]) if ns}
 
 
 def integrity_lines(summary: TraceSummary) -> list[str]:

@@ -61,7 +61,7 @@ def report(summary: TraceSummary, selection: Selection, top: int, width: int, ad
         _utilization(summary, width),
         _device(summary, width),
         _critical_path(summary, width),
-        _kernels(summary, selection, top, width),
+        _table(tables.kernels(summary, selection, top), top, width),
         _operators(summary, selection, top, width),
         _roofline(summary, selection, top, width),
         _memory(summary, top, width),
@@ -178,7 +178,7 @@ def _critical_path(summary: TraceSummary, width: int) -> Iterator[str]:
     yield from layout.paragraph(
         f"Critical path {span}{per_step(summary)}: the chain of work and waits that determines the time", 0, width
     )
-    yield from layout.bars(by_size({name: ns / steps for name, ns in path.by_class.items()}), path.span_ns / steps)
+    yield from layout.bars(by_size(path.by_class, steps), path.span_ns / steps)
     if path.inferred_share >= SHOWN_SHARE or path.unexplained_share >= SHOWN_SHARE:
         yield from layout.paragraph(
             f"{_share(path.inferred_share)} of the path are waits inferred from timing, "
@@ -188,28 +188,21 @@ def _critical_path(summary: TraceSummary, width: int) -> Iterator[str]:
         )
 
 
-def _kernels(summary: TraceSummary, selection: Selection, top: int, width: int) -> Iterator[str]:
-    found = tables.kernels(summary, selection, top)
-    if found.rows:
-        yield from _table(found, top, width)
-        yield from layout.paragraph(found.short_legend, 2, width)
-
-
 def _table(found: Table, top: int, width: int) -> Iterator[str]:
-    yield layout.title(found, top)
-    yield from layout.table(found, width, top=top)
+    """A table with its title and its legend; nothing without rows."""
+    if found.rows:
+        yield layout.title(found, top)
+        yield from layout.table(found, width, top=top)
+        yield from layout.paragraph(found.short_legend, 2, width)
 
 
 def _operators(summary: TraceSummary, selection: Selection, top: int, width: int) -> Iterator[str]:
     """By name, module and source line, as far as the trace knows them."""
     groups: tuple[tables.Grouped, ...] = ("name", "module", "line")
     known = [found for by in groups if (found := tables.operators(summary, selection, by)).rows]
-    for number, found in enumerate(known):
-        if number:
-            yield ""
-        yield from _table(found, top, width)
-    if known:
-        yield from layout.paragraph(known[-1].short_legend, 2, width)
+    for found in known[:-1]:
+        yield from (layout.title(found, top), *layout.table(found, width, top=top), "")
+    yield from (line for found in known[-1:] for line in _table(found, top, width))
 
 
 def _roofline(summary: TraceSummary, selection: Selection, top: int, width: int) -> Iterator[str]:
@@ -282,7 +275,7 @@ def across_ranks(ranks: RankFigures, top: int, width: int) -> str:
     lines = [*layout.paragraph(" ".join(verdict(ranks)).strip(), 0, width), ""]
     lines += _rank_rows(ranks, width)
     if ranks.buckets:
-        lines += ["", *_buckets(ranks, top, width)]
+        lines += ["", *_table(tables.collectives(ranks), top, width)]
     if text := clocks_line(ranks):
         lines += ["", *layout.paragraph(text, 0, width)]
     for finding in ranks.findings:
@@ -299,9 +292,3 @@ def _rank_rows(ranks: RankFigures, width: int) -> Iterator[str]:
         yield from layout.paragraph(text, 2, width)
     mark = "" if straggler_place(ranks) is None else "*: the straggler; "
     yield from layout.paragraph(mark + found.short_legend, 2, width)
-
-
-def _buckets(ranks: RankFigures, top: int, width: int) -> Iterator[str]:
-    found = tables.collectives(ranks)
-    yield from _table(found, top, width)
-    yield from layout.paragraph(found.short_legend, 2, width)

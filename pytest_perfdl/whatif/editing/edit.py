@@ -64,8 +64,8 @@ def scheduled(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
     priority = np.asarray(policy(graph), dtype=np.float64)
     if priority.shape != (len(graph),):
         raise ValueError(f"expected priorities of {len(graph)} tasks, got an array of shape {priority.shape}")
-    start = _List(graph, tracks, priority).run()
     own = tracks[graph.tasks.track]
+    start = _list_scheduling(graph, own, priority)
     place: F64 = np.arange(len(graph), dtype=np.float64)
     tasks = np.flatnonzero(own)
     order = tasks[np.lexsort((tasks, start[tasks], graph.tasks.track[tasks]))]
@@ -75,64 +75,54 @@ def scheduled(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
     return rebuilt(graph, graph.tasks, origin, place, apart_from_chains(graph))
 
 
-class _List:
-    """List scheduling, one event after the other."""
-
-    def __init__(self, graph: TaskGraph, tracks: Mask, priority: F64) -> None:
-        self.graph, self.priority = graph, priority.tolist()
-        edges, tasks = graph.edges, graph.tasks
-        self.free_order = tracks[tasks.track]
-        # The edges that hold: without the order of the streams in question.
-        dropped = self.free_order[edges.target] & (edges.source == edges.target - 1) & (edges.kind == EdgeKind.STREAM)
-        self.edges = edges.take(~dropped)
-        self.gap = graph.constants.kernel_gap
-
-    def run(self) -> I64:
-        """Start of every task."""
-        graph, edges = self.graph, self.edges
-        tasks, count = graph.tasks, len(self.graph)
-        waiting = np.bincount(edges.target, minlength=count).tolist()
-        by_source = np.argsort(edges.source, kind="stable")
-        first = np.concatenate(([0], np.cumsum(np.bincount(edges.source, minlength=count)))).tolist()
-        targets, lags = edges.target[by_source].tolist(), edges.lag[by_source].tolist()
-        at_start = edges.at_start[by_source].tolist()
-        origin = graph.begin
-        ready = np.maximum(tasks.release, origin).tolist()
-        duration, track, free_order = tasks.duration.tolist(), tasks.track.tolist(), self.free_order.tolist()
-        idle_from = [origin] * len(graph.tracks)
-        queue: list[list[tuple[float, int, int]]] = [[] for _ in graph.tracks]
-        start = np.zeros(count, dtype=np.int64)
-        # Events: a task becomes ready (0), or a track looks for its next task (1), in that order at one moment.
-        events: list[tuple[int, int, int]] = [(ready[task], 0, task) for task in range(count) if not waiting[task]]
-        events.sort()
-        done = 0
-        while events:
-            now, looks, which = heappop(events)
-            if not looks and free_order[which]:
-                heappush(queue[track[which]], (self.priority[which], now, which))
-                heappush(events, (max(now, idle_from[track[which]]), 1, track[which]))
+def _list_scheduling(graph: TaskGraph, own: Mask, priority: F64) -> I64:
+    """Start of every task, one event after the other; `own` are those whose order is free."""
+    tasks, edges, count = graph.tasks, graph.edges, len(graph)
+    # The edges that hold: without the order of the streams in question.
+    dropped = own[edges.target] & (edges.source == edges.target - 1) & (edges.kind == EdgeKind.STREAM)
+    edges = edges.take(~dropped)
+    waiting = np.bincount(edges.target, minlength=count).tolist()
+    by_source = np.argsort(edges.source, kind="stable")
+    first = np.concatenate(([0], np.cumsum(np.bincount(edges.source, minlength=count)))).tolist()
+    targets, lags = edges.target[by_source].tolist(), edges.lag[by_source].tolist()
+    at_start = edges.at_start[by_source].tolist()
+    origin = graph.begin
+    ready = np.maximum(tasks.release, origin).tolist()
+    duration, track, free_order, rank = (each.tolist() for each in (tasks.duration, tasks.track, own, priority))
+    idle_from = [origin] * len(graph.tracks)
+    queue: list[list[tuple[float, int, int]]] = [[] for _ in graph.tracks]
+    start = np.zeros(count, dtype=np.int64)
+    # Events: a task becomes ready (0), or a track looks for its next task (1), in that order at one moment.
+    events: list[tuple[int, int, int]] = [(ready[task], 0, task) for task in range(count) if not waiting[task]]
+    events.sort()
+    done = 0
+    while events:
+        now, looks, which = heappop(events)
+        if not looks and free_order[which]:
+            heappush(queue[track[which]], (rank[which], now, which))
+            heappush(events, (max(now, idle_from[track[which]]), 1, track[which]))
+            continue
+        if looks:
+            if idle_from[which] > now or not queue[which]:
                 continue
-            if looks:
-                if idle_from[which] > now or not queue[which]:
-                    continue
-                task = heappop(queue[which])[2]
-                idle_from[which] = now + duration[task] + self.gap
-                if queue[which]:
-                    heappush(events, (idle_from[which], 1, which))
-            else:
-                task = which
-            start[task] = now
-            done += 1
-            for at in range(first[task], first[task + 1]):
-                target = targets[at]
-                moment = now + lags[at] + (0 if at_start[at] else duration[task])
-                ready[target] = max(ready[target], moment)
-                waiting[target] -= 1
-                if not waiting[target]:
-                    heappush(events, (ready[target], 0, target))
-        if done < count:
-            raise CycleError("the tasks cannot be scheduled, because they wait for each other in a cycle")
-        return start
+            task = heappop(queue[which])[2]
+            idle_from[which] = now + duration[task] + graph.constants.kernel_gap
+            if queue[which]:
+                heappush(events, (idle_from[which], 1, which))
+        else:
+            task = which
+        start[task] = now
+        done += 1
+        for at in range(first[task], first[task + 1]):
+            target = targets[at]
+            moment = now + lags[at] + (0 if at_start[at] else duration[task])
+            ready[target] = max(ready[target], moment)
+            waiting[target] -= 1
+            if not waiting[target]:
+                heappush(events, (ready[target], 0, target))
+    if done < count:
+        raise CycleError("the tasks cannot be scheduled, because they wait for each other in a cycle")
+    return start
 
 
 # Functions by name: how edits and optimizations are added, those that come with the package and those of users.
@@ -361,8 +351,7 @@ def _insert(
 @primitive("replace")
 def _replace(graph: TaskGraph, tasks: Selector, name: str, ns: Durations) -> TaskGraph:
     own = chosen(graph, tasks)
-    track = graph.tasks.track
-    behind = np.concatenate(([False], own[:-1] & (track[1:] == track[:-1])))
+    behind = graph.behind(own)
     first = np.flatnonzero(own & ~behind)
     duration, names = graph.tasks.duration.copy(), graph.names if name in graph.names else (*graph.names, name)
     runs = np.split(graph.tasks.duration[own], np.flatnonzero(~behind[own])[1:])

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 
 import numpy as np
 
@@ -15,10 +16,10 @@ from pytest_perfdl.analysis.events.operators import operator_args
 from pytest_perfdl.model.errors import SelectionError
 from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.trace.model import I32, Category, Rows, Trace
-from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind
+from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind, mask_of
 
-Selector = Mask | Callable[[TaskGraph], Mask]
-"""One boolean per task, or what makes them of a graph, such as a `Select`."""
+Selector = Mask | Rows | Callable[[TaskGraph], Mask | Rows]
+"""One boolean per task, or the tasks' numbers, or what makes them of a graph, such as a `Select`."""
 
 
 def chosen(graph: TaskGraph, selector: Selector) -> Mask:
@@ -29,7 +30,8 @@ def chosen(graph: TaskGraph, selector: Selector) -> Mask:
     ValueError
         If it is not one value per task.
     """
-    mask = np.asarray(selector(graph) if callable(selector) else selector, dtype=bool)
+    found = np.asarray(selector(graph) if callable(selector) else selector)
+    mask = mask_of(len(graph), found.astype(np.intp)) if found.dtype.kind == "i" else found.astype(bool)
     if mask.shape != (len(graph),):
         raise ValueError(f"expected a selection of {len(graph)} tasks, got an array of shape {mask.shape}")
     return mask
@@ -39,8 +41,7 @@ def chosen(graph: TaskGraph, selector: Selector) -> Mask:
 class Select:
     """Tasks that fulfil every condition that is given; without one, all.
 
-    >>> Select(name="gemm", device=True) | Select(operator="aten::dropout")
-    Either(selectors=(Select(name='gemm', ... Select(...operator='aten::dropout'...)))
+    Select(name="gemm", device=True) | Select(operator="aten::dropout")
     """
 
     name: str | None = None
@@ -76,18 +77,14 @@ class Select:
         tasks = graph.tasks
         found = np.ones(len(graph), dtype=bool)
         if self.name is not None:
-            pattern = re.compile(self.name, re.IGNORECASE)
-            found &= np.array([bool(pattern.search(name)) for name in graph.names], dtype=bool)[tasks.name]
-        if self.kind is not None:
-            found &= tasks.kind == self.kind
+            found &= graph.named(re.compile(self.name, re.IGNORECASE).search)
+        for column, wanted in ((tasks.kind, self.kind), (tasks.step, self.step), (tasks.row, self.row)):
+            if wanted is not None:
+                found &= column == wanted
         if self.track is not None:
             found &= np.isin(tasks.track, _tracks(graph, self.track))
         if self.device is not None:
             found &= graph.is_device == self.device
-        if self.step is not None:
-            found &= tasks.step == self.step
-        if self.row is not None:
-            found &= tasks.row == self.row
         if self.rank is not None:
             found &= _of_rank(graph, self.rank)
         if self.operator is not None:
@@ -103,23 +100,8 @@ class Select:
             found &= chosen(graph, self.where)
         return found
 
-    def __or__(self, other: Select | Either) -> Either:
-        return Either((self, *(other.selectors if isinstance(other, Either) else (other,))))
-
-
-@dataclass(frozen=True, slots=True)
-class Either:
-    """Tasks that at least one of several selections has."""
-
-    selectors: tuple[Select, ...]
-
-    def __call__(self, graph: TaskGraph) -> Mask:
-        """One boolean per task of a graph."""
-        found: Mask = np.any([selector(graph) for selector in self.selectors], axis=0)
-        return found
-
-    def __or__(self, other: Select) -> Either:
-        return Either((*self.selectors, other))
+    def __or__(self, other: Select) -> Select:
+        return Select(where=lambda graph: self(graph) | other(graph))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +151,14 @@ class Selected:
         if kinds := selection.words.get("kind"):
             found &= np.isin(tasks.kind, [TaskKind[kind.upper()] for kind in kinds])
         if streams := selection.numbers.get("stream"):
-            own = [index for index, track in enumerate(graph.tracks) if _is_stream(track, streams)]
-            found &= np.isin(tasks.track, own)
+            own = [track.kind == TrackKind.STREAM and track.number in streams for track in graph.tracks]
+            found &= np.array(own, dtype=bool)[tasks.track]
         if ranks := selection.numbers.get("rank"):
-            found &= np.any([_of_rank(graph, rank) * np.ones(len(graph), dtype=bool) for rank in ranks], axis=0)
+            found &= np.any([_of_rank(graph, rank) for rank in ranks], axis=0)
         if phases := selection.words.get("phase"):
             found &= of_rows(graph, np.isin(labels(_trace(graph)).phase, [PHASES.index(phase) for phase in phases]))
         if selection.patterns.get("name"):
-            found &= np.array([selection.matches("name", name) for name in graph.names], dtype=bool)[tasks.name]
+            found &= graph.named(partial(selection.matches, "name"))
         if selection.patterns.get("operator"):
             trace = _trace(graph)
             found &= of_rows(graph, _inside(trace, [selection.matches("operator", name) for name in trace.names]))
@@ -186,10 +168,6 @@ class Selected:
                 matching = np.array([*(selection.matches(condition, text) for text in texts), False], dtype=bool)
                 found &= of_rows(graph, matching[index])
         return found
-
-
-def _is_stream(track: Track, numbers: Sequence[int]) -> bool:
-    return track.kind == TrackKind.STREAM and track.number in numbers
 
 
 def _labeled(trace: Trace, condition: str) -> tuple[Rows | I32, Sequence[str]]:
@@ -211,10 +189,11 @@ def _tracks(graph: TaskGraph, track: Track | TrackKind | int) -> list[int]:
     return [track]
 
 
-def _of_rank(graph: TaskGraph, rank: int) -> Mask | bool:
+def _of_rank(graph: TaskGraph, rank: int) -> Mask:
     if graph.job is None:
-        return graph.rank == rank
-    return np.array([track.rank == rank for track in graph.tracks], dtype=bool)[graph.tasks.track]
+        return np.full(len(graph), graph.rank == rank)
+    found: Mask = np.array([track.rank == rank for track in graph.tracks], dtype=bool)[graph.tasks.track]
+    return found
 
 
 def _trace(graph: TaskGraph) -> Trace:
@@ -232,11 +211,17 @@ def of_rows(graph: TaskGraph, mask: Mask) -> Mask:
 def _inside(trace: Trace, is_meant: Sequence[bool]) -> Mask:
     """Rows inside an operator of which, by index into `Trace.names`, the name is meant; and what that launched."""
     named = np.array(is_meant, dtype=bool)
-    around = call_tree(trace).outermost(named[trace.name] & (trace.category == Category.CPU_OP)) >= 0
+    return with_launched(
+        trace, call_tree(trace).outermost(named[trace.name] & (trace.category == Category.CPU_OP)) >= 0
+    )
+
+
+def with_launched(trace: Trace, rows: Mask) -> Mask:
+    """Rows of calls, and of what they launched."""
+    found: Mask = rows.copy()
     joined = launches(trace)
-    found: Mask = around.copy()
     linked = joined.linked
-    found[joined.device[linked]] = around[joined.call[linked]]
+    found[joined.device[linked]] |= rows[joined.call[linked]]
     return found
 
 

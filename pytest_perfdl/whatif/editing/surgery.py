@@ -11,7 +11,6 @@ from pytest_perfdl.trace.model import F64, I32, I64, Rows
 from pytest_perfdl.whatif.model import (
     DEVICE_KINDS,
     NO_RELEASE,
-    NO_SCOPE,
     Column,
     EdgeKind,
     Edges,
@@ -21,6 +20,7 @@ from pytest_perfdl.whatif.model import (
     Tasks,
     Track,
     TrackKind,
+    mask_of,
     of_kinds,
     taker,
 )
@@ -163,23 +163,21 @@ def with_launches(graph: TaskGraph, removed: Mask) -> Mask:
     found = removed.copy()
     found[launched] |= removed[launcher]
     goes = found[launched]
-    idle = np.zeros(len(graph), dtype=bool)
-    idle[launcher[goes]] = True
+    idle = mask_of(len(graph), launcher[goes])
     idle[launcher[~goes]] = False
     # A call without duration is no task: what stands for it is a piece of the operator around it, which stays.
     gone = np.flatnonzero(idle)
     gone = gone[np.isin(tasks.kind[gone], _CALLING)]
     found[gone] = True
     calls = tasks.row[gone]
-    called = np.zeros(int(tasks.row.max(initial=-1)) + 2, dtype=bool)
-    called[calls[calls >= 0]] = True
+    called = mask_of(int(tasks.row.max(initial=-1)) + 2, calls[calls >= 0])
     found |= called[tasks.row] & ~graph.is_device
     return np.asarray(found, dtype=bool)
 
 
-def with_track(graph: TaskGraph, kind: TrackKind, process: int, number: int) -> tuple[TaskGraph, int]:
+def with_track(graph: TaskGraph, track: Track) -> tuple[TaskGraph, int]:
     """A graph that has a track, and the number of it."""
-    track = Track(kind, process, number)
+    track = replace(track, rank=0)
     if track in graph.tracks:
         return graph, graph.tracks.index(track)
     return replace(graph, tracks=(*graph.tracks, track)), len(graph.tracks)
@@ -202,6 +200,9 @@ class NewTask:
     beside: bool = False
     """Whether a device task, on a stream of its own, starts with the task that it is inserted at instead of behind
     it."""
+
+
+_ADDED = ("kind", "track", "start", "duration", "submitted", "launcher", "step", "setup", "name")
 
 
 class _Adding:
@@ -248,23 +249,7 @@ class _Adding:
     def tasks(self) -> Tasks:
         """The new tasks as columns."""
         columns = np.array(self.rows, dtype=np.int64).reshape(-1, 9).T
-        kind, track, start, duration, submitted, launcher, step, setup, name = columns
-        count = len(start)
-        return Tasks(
-            kind=kind.astype(np.int8),
-            track=track.astype(np.int32),
-            name=name.astype(np.int32),
-            row=np.full(count, -1, dtype=np.intp),
-            start=start,
-            duration=duration,
-            release=np.full(count, NO_RELEASE, dtype=np.int64),
-            submitted=submitted,
-            launcher=launcher.astype(np.intp),
-            step=step.astype(np.int32),
-            scope=np.full(count, NO_SCOPE, dtype=np.int32),
-            setup=setup.astype(bool),
-            unexplained=np.zeros(count, dtype=np.int64),
-        )
+        return Tasks.of(**dict(zip(_ADDED, columns, strict=True)))
 
     def made(self) -> TaskGraph:
         """The graph with all that was added."""
@@ -282,7 +267,7 @@ def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, 
     """A graph with one new task behind each of some tasks: see `Plan.insert`."""
     on_device = task.kind in DEVICE_KINDS
     if track is not None:
-        graph, number = with_track(graph, track.kind, track.process, track.number)
+        graph, number = with_track(graph, track)
     adding = _Adding(graph)
     tasks, end = graph.tasks, graph.tasks.end
     made: list[tuple[int, int]] = []
@@ -302,43 +287,22 @@ def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, 
         if not on_device:
             if home != tasks.track[anchor]:
                 raise ValueError("a task of a host thread can only be inserted after a task of the same thread")
-            made.append(
-                (
-                    moment,
-                    adding.add(task.name, task.kind, home, anchor, moment, anchor + 0.5, duration=duration_ns),
-                )
-            )
+            found = adding.add(task.name, task.kind, home, anchor, moment, anchor + 0.5, duration=duration_ns)
+            made.append((moment, found))
             continue
         is_host = graph.tracks[tasks.track[anchor]].kind == TrackKind.THREAD
         caller = anchor if is_host else int(tasks.launcher[anchor])
         submitted, launch = int(tasks.submitted[anchor]), caller
         if caller >= 0 and (task.launch_ns is not None or is_host):
             caller = _last_of_call(tasks, caller)
-            submitted = int(end[caller])
-            cost = task.launch_ns or 0
-            launch = adding.add(
-                f"launch of {task.name}",
-                TaskKind.CALL,
-                int(tasks.track[caller]),
-                caller,
-                submitted,
-                caller + 0.5,
-                duration=cost,
-            )
+            submitted, thread = int(end[caller]), int(tasks.track[caller])
+            title, cost = f"launch of {task.name}", task.launch_ns or 0
+            launch = adding.add(title, TaskKind.CALL, thread, caller, submitted, caller + 0.5, duration=cost)
         same = home == tasks.track[anchor]
         place = adding.at(home, moment if not same else None, submitted)
         place = max(place, anchor + 0.5) if same else place
-        found = adding.add(
-            task.name,
-            task.kind,
-            home,
-            anchor,
-            moment,
-            place,
-            duration=duration_ns,
-            submitted=submitted,
-            launcher=launch,
-        )
+        more = {"duration": duration_ns, "submitted": submitted, "launcher": launch}
+        found = adding.add(task.name, task.kind, home, anchor, moment, place, **more)
         if launch >= 0:
             adding.edges.append((EdgeKind.LAUNCH, launch, found, graph.constants.launch_lag, True))
         if not same and not is_host:
@@ -377,7 +341,7 @@ def moved(graph: TaskGraph, chosen: Mask, track: Track) -> TaskGraph:
         raise ValueError("only device tasks can be moved to another stream")
     if track.kind == TrackKind.THREAD:
         raise ValueError("device tasks cannot run on a host thread")
-    graph, number = with_track(graph, track.kind, track.process, track.number)
+    graph, number = with_track(graph, track)
     tasks = graph.tasks
     tracks = np.where(chosen, number, tasks.track).astype(np.int32)
     place: F64 = np.arange(len(graph), dtype=np.float64)

@@ -167,8 +167,8 @@ def device_edges(layout: TaskLayout, tasks: Tasks) -> DeviceEdges:
         parts += [launches, *streams]
         # What is launched alone tells what is usual, if anything is.
         launching, gaps = (launch if launch.known else launching), (gap if gap.known else gaps)
-    late = np.flatnonzero(carried & (order.previous >= 0))
-    parts.append(_held_back(layout, tasks, late, gaps))
+    # What was launched before the trace began keeps its start, unless its stream is later than it was.
+    parts.append(_behind_neighbors(tasks, task[np.flatnonzero(carried & (order.previous >= 0))], gaps))
     binding = (bound.kind[found.event_waiter] == Wait.EVENT) & (bound.source[found.event_waiter] == found.event_source)
     waiter, source = task[found.event_waiter], task[found.event_source]
     residual = tasks.start[waiter] - tasks.end[source]
@@ -218,28 +218,17 @@ def _streams(layout: TaskLayout, tasks: Tasks, positions: Rows, carried: Mask) -
     ended = residual >= -RESIDUAL_NS
     next_to = last == target - 1
     found = []
-    for chosen, at_start in ((ended, False), (next_to & ~ended, True)):
-        some = np.flatnonzero(chosen)
-        if at_start:
-            since = tasks.start[target[some]] - tasks.start[last[some]]
-            lag = np.where(binding[some], since, 0)
-            constant = lag
-        else:
-            lag = usual.lags(residual[some], binding[some])
-            constant = np.full(len(some), usual.median, dtype=np.int64)
-        found.append(Edges.of(EdgeKind.STREAM, last[some], target[some], lag, constant, at_start=at_start))
-    # What ended last is further back: the neighbor has only to have begun, or ended as early as it did.
-    apart = target[~next_to]
-    gap = tasks.start[apart] - tasks.end[apart - 1]
-    overlaps = gap < -RESIDUAL_NS
-    lag = np.where(overlaps, 0, np.minimum(gap, usual.least))
-    found.append(Edges.of(EdgeKind.STREAM, apart - 1, apart, lag, at_start=overlaps))
+    since = np.where(binding, tasks.start[target] - tasks.start[last], 0)
+    gaps = usual.lags(residual, binding), np.full(len(own), usual.median, dtype=np.int64)
+    for some, (lag, constant), at_start in ((ended, gaps, False), (next_to & ~ended, (since, since), True)):
+        found.append(Edges.of(EdgeKind.STREAM, last[some], target[some], lag[some], constant[some], at_start=at_start))
+    # What ended last is further back.
+    found.append(_behind_neighbors(tasks, target[~next_to], usual))
     return found, usual
 
 
-def _held_back(layout: TaskLayout, tasks: Tasks, positions: Rows, usual: Usual) -> Edges:
-    """What was launched before the trace began keeps its start, unless its stream is later than it was."""
-    target = layout.of_position[positions]
+def _behind_neighbors(tasks: Tasks, target: Rows, usual: Usual) -> Edges:
+    """Each task after the one before it on its stream, which has only to have begun, or ended as early as it did."""
     gap = tasks.start[target] - tasks.end[target - 1]
     overlaps = gap < -RESIDUAL_NS
     lag = np.where(overlaps, 0, np.minimum(gap, usual.least))
@@ -292,10 +281,10 @@ def _by_purpose(tasks: Tasks, kind: EdgeKind, source: Rows, target: Rows, lag: I
     sure = CONFIDENCE.get(kind, 1.0)
     is_communication = tasks.kind == TaskKind.COMMUNICATION
     across = is_communication[source] != is_communication[target]
-    found = []
-    for chosen, label in ((across, EdgeKind.COMMUNICATION), (~across, kind)):
-        found.append(Edges.of(label, source[chosen], target[chosen], lag[chosen], constant[chosen], confidence=sure))
-    return found
+    return [
+        Edges.of(label, source[chosen], target[chosen], lag[chosen], constant[chosen], confidence=sure)
+        for chosen, label in ((across, EdgeKind.COMMUNICATION), (~across, kind))
+    ]
 
 
 def channel_edges(layout: TaskLayout, tasks: Tasks) -> list[Edges]:

@@ -14,11 +14,11 @@ from pytest_perfdl.trace.model import Trace, once
 from pytest_perfdl.whatif.from_trace.edges import channel_edges, device_edges, host_edges
 from pytest_perfdl.whatif.from_trace.layout import TaskLayout, evidence_of, layout_of, tasks_of
 from pytest_perfdl.whatif.model import Constants, Edges, StepSpan, TaskGraph, Tasks, TrackKind
-from pytest_perfdl.whatif.simulation.simulate import between, settled
+from pytest_perfdl.whatif.simulation.simulate import settled
 from pytest_perfdl.whatif.simulation.structure import queue_edges, sorted_topologically
 
 
-def task_graph(trace: Trace, window: tuple[int, int] | None = None) -> TaskGraph:
+def task_graph(trace: Trace) -> TaskGraph:
     """The tasks of a trace and what each waits for, so that simulating the graph gives the measured times.
 
     *Tasks.* Each host thread that runs operators or launches is cut into pieces of the innermost operator, call or
@@ -31,19 +31,11 @@ def task_graph(trace: Trace, window: tuple[int, int] | None = None) -> TaskGraph
     another stream and contention. They rest on the same evidence as `critical_path`: `bindings` for device events,
     `host_waits` for threads. What only times suggest is marked by a confidence below 1.
 
-    *Earlier than the window.* Device events whose launch is not in the trace keep their measured start, unless what
+    *Earlier than the trace.* Device events whose launch is not in the trace keep their measured start, unless what
     is ahead of them on their stream is late. On traces without device events, collectives that run beside the host's
     threads are tasks on channels.
 
     Edges that would lead in a circle, as times of broken clocks may, are left out and counted (`contradicted`).
-
-    Parameters
-    ----------
-    trace
-        The trace.
-    window
-        Start and end in nanoseconds on the clock of `Trace.start`, for a part of the trace: what is waited for from
-        outside is there at the measured moment. A step's window holds work of the step after it, too.
 
     Raises
     ------
@@ -55,8 +47,7 @@ def task_graph(trace: Trace, window: tuple[int, int] | None = None) -> TaskGraph
     steps = steps_of(trace, launches(trace))
     if steps.left_out and not steps.windows:
         raise TraceError(f"{trace.source} has no step to simulate: {steps.findings[-1].message}")
-    graph = _whole(trace)
-    return graph if window is None else between(graph, *window)
+    return _whole(trace)
 
 
 @once

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,6 @@ from pytest_perfdl.whatif.collectives import reduced_bytes
 from pytest_perfdl.whatif.from_trace.graph import task_graph
 from pytest_perfdl.whatif.model import (
     NO_RELEASE,
-    NO_SCOPE,
     EdgeKind,
     Edges,
     Job,
@@ -28,35 +27,6 @@ from pytest_perfdl.whatif.model import (
 )
 
 # Where the ranks of a job wait for each other: in collectives of all of them, and for what one sends another.
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A rank's part in a meeting, on a clock that all ranks share."""
-
-    column: int
-    row: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Meeting:
-    parts: tuple[_Part, ...]
-    sender: int | None = None
-    """Its column where one sends and the other receives."""
-    kind: str = ""
-    bytes: int = 0
-    members: int = 0
-
-    def waiting(self, part: _Part) -> bool:
-        """Whether a rank waits for others."""
-        return self.sender != part.column
-
-    @property
-    def last(self) -> int:
-        """When all had come."""
-        return max(part.start for part in self.parts)
 
 
 def clocks(traces: Sequence[Trace], figures: RankFigures) -> list[int]:
@@ -77,26 +47,32 @@ def meetings(traces: Sequence[Trace], graphs: Sequence[TaskGraph], figures: Rank
     figures
         `ranks(traces)`.
     """
-    parts = [_parts(*each) for each in zip(range(len(traces)), traces, graphs, clocks(traces, figures), strict=True)]
-    found = [
+    column_of = {rank.rank: column for column, rank in enumerate(figures.ranks)}
+    known = [set(graph.tasks.row[graph.tasks.kind == TaskKind.COMMUNICATION].tolist()) - {-1} for graph in graphs]
+    matched = [
         each
-        for each in _matched(figures, parts)
-        if all(part.end >= each.last for part in each.parts if each.waiting(part))
+        for each in figures.collectives
+        if all(row in known[column_of[rank]] for rank, row in zip(each.ranks, each.row, strict=True))
     ]
-    found.sort(key=lambda each: each.last)
-    shape = len(found), len(traces)
-    row, (duration, transfer, late) = np.full(shape, -1, dtype=np.intp), np.zeros((3, *shape), dtype=np.int64)
-    waits = np.zeros(shape, dtype=bool)
-    size = np.array([each.bytes for each in found], dtype=np.int64)
-    for line, each in enumerate(found):
-        shortest = min(part.end - part.start for part in each.parts)
-        for part in each.parts:
-            at = line, part.column
-            row[at], duration[at] = part.row, part.end - part.start
-            waits[at] = each.waiting(part)
-            if waits[at]:
-                transfer[at] = min(shortest, part.end - each.last)
-                late[at] = part.end - transfer[at] - each.last
+    shape = len(matched), len(traces)
+    row, waits = np.full(shape, -1, dtype=np.intp), np.zeros(shape, dtype=bool)
+    for line, each in enumerate(matched):
+        columns = [column_of[rank] for rank in each.ranks]
+        row[line, columns], waits[line, columns] = each.row, True
+        waits[line, columns[0]] = each.kind != "send"
+    start, end = np.zeros((2, *shape), dtype=np.int64)
+    for column, (trace, clock) in enumerate(zip(traces, clocks(traces, figures), strict=True)):
+        own = np.flatnonzero(row[:, column] >= 0)
+        start[own, column] = trace.start[row[own, column]] + clock
+        end[own, column] = trace.end[row[own, column]] + clock
+    last = np.where(row >= 0, start, NO_RELEASE).max(axis=1, initial=NO_RELEASE)[:, None]
+    lines = np.flatnonzero((~waits | (end >= last)).all(axis=1))
+    lines = lines[np.argsort(last[lines, 0], kind="stable")]
+    matched = [matched[line] for line in lines.tolist()]
+    row, waits, end, last, duration = row[lines], waits[lines], end[lines], last[lines], (end - start)[lines]
+    shortest = np.where(row >= 0, duration, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
+    transfer = np.where(waits, np.minimum(shortest[:, None], end - last), 0)
+    size = np.array([each.bytes or 0 for each in matched], dtype=np.int64)
     # Annotations of a back end that no operator of torch asked for may have sizes of their own.
     for column, trace in enumerate(traces):
         unknown = np.flatnonzero((size == 0) & (row[:, column] >= 0))
@@ -106,30 +82,11 @@ def meetings(traces: Sequence[Trace], graphs: Sequence[TaskGraph], figures: Rank
         waits,
         duration,
         transfer,
-        late,
-        tuple(each.kind for each in found),
+        np.where(waits, end - transfer - last, 0),
+        np.array([each.kind for each in matched], dtype=str),
         size,
-        np.array([each.members for each in found], dtype=np.int64),
+        np.array([max(each.group_size, len(each.ranks)) for each in matched], dtype=np.int64),
     )
-
-
-def _parts(column: int, trace: Trace, graph: TaskGraph, clock: int) -> list[_Part]:
-    """The communication tasks of one rank in the order of time."""
-    tasks = graph.tasks
-    rows = tasks.row[(tasks.kind == TaskKind.COMMUNICATION) & (tasks.row >= 0)]
-    rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    columns = (rows, trace.start[rows] + clock, trace.end[rows] + clock)
-    return [_Part(column, *each) for each in zip(*(values.tolist() for values in columns), strict=True)]
-
-
-def _matched(figures: RankFigures, parts: Sequence[Sequence[_Part]]) -> Iterator[_Meeting]:
-    known = {rank.rank: {part.row: part for part in own} for rank, own in zip(figures.ranks, parts, strict=True)}
-    for each in figures.collectives:
-        members = [known[rank].get(row) for rank, row in zip(each.ranks, each.row, strict=True)]
-        here = tuple(member for member in members if member is not None)
-        if len(here) == len(members):
-            sender = here[0].column if each.kind == "send" else None
-            yield _Meeting(here, sender, each.kind, each.bytes or 0, max(each.group_size, len(here)))
 
 
 # Several ranks as one task graph: each one's own tasks, and in each collective all wait for the last to come.
@@ -270,23 +227,8 @@ def communication_tasks(part: TaskGraph, rows: Rows) -> Rows:
 
 def _moments(start: I64, track: int, name: int) -> Tasks:
     """The moments at which all have arrived, as tasks without duration."""
-    count = len(start)
-    none = np.full(count, -1)
-    return Tasks(
-        kind=np.full(count, TaskKind.COMMUNICATION, dtype=np.int8),
-        track=np.full(count, track, dtype=np.int32),
-        name=np.full(count, name, dtype=np.int32),
-        row=none.astype(np.intp),
-        start=start,
-        duration=np.zeros(count, dtype=np.int64),
-        release=np.full(count, NO_RELEASE, dtype=np.int64),
-        submitted=start,
-        launcher=none.astype(np.intp),
-        step=none.astype(np.int32),
-        scope=np.full(count, NO_SCOPE, dtype=np.int32),
-        setup=np.zeros(count, dtype=bool),
-        unexplained=np.zeros(count, dtype=np.int64),
-    )
+    kind, tracks, names = (np.full(len(start), value) for value in (TaskKind.COMMUNICATION, track, name))
+    return Tasks.of(kind, tracks, names, start, np.zeros_like(start))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,7 +33,8 @@ from pytest_perfdl.analysis.waiting.waits import (
     host_waits,
 )
 from pytest_perfdl.trace.model import I32, I64, Category, Rows, Trace
-from pytest_perfdl.whatif.model import NO_RELEASE, NO_SCOPE, WHOLE_DEVICE, Mask, TaskKind, Tasks, Track, TrackKind
+from pytest_perfdl.whatif.facts import step_at
+from pytest_perfdl.whatif.model import NO_SCOPE, WHOLE_DEVICE, Mask, TaskKind, Tasks, Track, TrackKind
 
 # What the analyses say about a trace and a task graph is built from, gathered once.
 
@@ -186,7 +187,7 @@ class ThreadWaits:
     """Index of the thread waited for, or -1."""
     call: Rows
     """Row of the waiting call, -1 in gaps."""
-    inferred: np.typing.NDArray[np.bool_]
+    inferred: Mask
     idle_call: Rows
     """Rows of synchronizing calls that found nothing to wait for."""
     idle_at: I64
@@ -225,18 +226,17 @@ def thread_waits(found: TraceEvidence, number: int) -> ThreadWaits:
     """
     trace = found.trace
     waits: Waits = found.waiting.by_thread[number]
-    since, until, release = waits.since.copy(), waits.release.copy(), waits.release
-    cause, event = waits.cause.astype(np.intp), waits.event
+    until = waits.release.copy()
     in_call = (waits.call >= 0) & np.isin(waits.call, found.waiting.blocking)
     until[in_call] = np.maximum(until[in_call], trace.end[waits.call[in_call]])
-    thread, call, inferred = waits.thread, waits.call, waits.inferred
-    for its_cause, more in _more_waits(found, number, call):
-        begins, ends, events, calls = more
+    cause = waits.cause.astype(np.intp)
+    parts = [(waits.since, until, waits.release, cause, waits.event, waits.thread, waits.call, waits.inferred)]
+    for its_cause, (begins, ends, events, calls) in _more_waits(found, number, waits.call):
         none = np.full(len(begins), -1, dtype=np.intp)
-        since, until, release = (np.concatenate(pair) for pair in ((since, begins), (until, ends), (release, ends)))
-        cause, event = np.concatenate((cause, none * 0 + its_cause)), np.concatenate((event, events))
-        thread, call = np.concatenate((thread, none)), np.concatenate((call, calls))
-        inferred = np.concatenate((inferred, np.full(len(begins), its_cause == COLLECTIVE)))
+        cause, guessed = np.full_like(none, its_cause), np.full(len(begins), its_cause == COLLECTIVE)
+        parts.append((begins, ends, ends, cause, events, none, calls, guessed))
+    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    since, until, release, cause, event, thread, call, inferred = columns
     launched = _launch_starts(found, number)
     inside = np.searchsorted(launched, release, side="left") - 1
     since = np.where(inside >= 0, np.maximum(since, launched[np.maximum(inside, 0)]), since) if len(launched) else since
@@ -436,70 +436,42 @@ def tasks_of(layout: TaskLayout, names: dict[str, int]) -> Tasks:
     scope = np.full(count, NO_SCOPE, dtype=np.int32)
     for number, host in enumerate(layout.hosts):
         own = slice(int(layout.first[number]), int(layout.first[number + 1]))
-        start[own], end[own], kind[own], row[own], submitted[own] = (
-            host.start,
-            host.end,
-            host.kind,
-            host.row,
-            host.start,
-        )
+        start[own], end[own], kind[own], row[own] = host.start, host.end, host.kind, host.row
+        submitted[own] = host.start
         _synchronizing(layout, number, submitted, scope)
     place = layout.of_position
-    start[place], end[place], row[place], kind[place] = (
-        order.start,
-        order.end,
-        order.row,
-        _device_kinds(trace, order.row),
-    )
-    launcher[place] = layout.launcher
+    start[place], end[place], row[place] = order.start, order.end, order.row
+    kind[place], launcher[place] = _device_kinds(trace, order.row), layout.launcher
     submitted[place] = order.launched
-    beside = slice(count - len(layout.channel_rows), count)
     rows = layout.channel_rows
-    start[beside], end[beside], row[beside], submitted[beside] = (
-        trace.start[rows],
-        trace.end[rows],
-        rows,
-        trace.start[rows],
-    )
-    kind[beside] = TaskKind.COMMUNICATION
+    beside = slice(count - len(rows), count)
+    start[beside], end[beside], row[beside] = trace.start[rows], trace.end[rows], rows
+    kind[beside], submitted[beside] = TaskKind.COMMUNICATION, trace.start[rows]
     name = np.full(count, -1, dtype=np.int32)
     name[row >= 0] = trace.name[row[row >= 0]]
     for each in (TaskKind.GAP, TaskKind.WAIT, TaskKind.RETURN):
         name[(row < 0) & (kind == each)] = len(trace.names) + names.setdefault(_NAMES[each], len(names))
-    step = np.full(count, -1, dtype=np.int32)
     setup = np.zeros(count, dtype=bool)
     if found.steps.windows:
-        step = _steps(found, submitted)
         own = slice(0, int(layout.first[1]) if hosts else 0)
         setup[own] = found.steps.setup.contains(start[own])
-    return Tasks(
-        kind=kind,
-        track=np.repeat(np.arange(len(layout.tracks)), np.diff(layout.first)).astype(np.int32),
-        name=name,
+    return Tasks.of(
+        kind,
+        np.repeat(np.arange(len(layout.tracks)), np.diff(layout.first)),
+        name,
+        start,
+        end - start,
         row=row,
-        start=start,
-        duration=end - start,
-        release=np.full(count, NO_RELEASE, dtype=np.int64),
         submitted=submitted,
         launcher=launcher,
-        step=step,
+        step=step_at(found.steps.windows, submitted),
         scope=scope,
         setup=setup,
-        unexplained=np.zeros(count, dtype=np.int64),
     )
 
 
 _NAMES = {TaskKind.GAP: "Python and host", TaskKind.WAIT: "wait", TaskKind.RETURN: "wait"}
 """Names of tasks without an event."""
-
-
-def _steps(found: TraceEvidence, submitted: I64) -> I32:
-    """Index of the step during which the host submitted each task, setup included; -1 for none."""
-    windows = found.steps.windows
-    starts = np.array([window.host_start for window in windows], dtype=np.int64)
-    ends = np.array([window.host_end for window in windows], dtype=np.int64)
-    index = np.searchsorted(starts, submitted, side="right") - 1
-    return np.where((index >= 0) & (submitted < ends[index]), index, -1).astype(np.int32)
 
 
 def _synchronizing(layout: TaskLayout, number: int, submitted: I64, scope: I32) -> None:

@@ -3,6 +3,6 @@
 `structure` compiles a graph for simulation, from chains (`structure.Chains`), which only say that tasks of a track
 follow each other, and all other edges; `structure.rederived` works out again what a program decides while it runs.
 `simulate` computes the times, how long the steps take (`simulate.step_times`), which chain of tasks decides the span
-(`simulate.path_of`), and takes a part of a graph (`simulate.between`). `quality` says how far the graph explains the
-trace, and whether a prediction from it deserves trust.
+(`simulate.path_of`). `quality` says how far the graph explains the trace, and whether a prediction from it deserves
+trust.
 """

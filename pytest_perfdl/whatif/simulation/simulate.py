@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
-from pytest_perfdl.trace.model import F64, I64, Rows
+from pytest_perfdl.trace.model import I64, Rows
 from pytest_perfdl.whatif.model import CHAIN_KINDS, NO_RELEASE, EdgeKind, Edges, Mask, TaskGraph, TaskKind, Tasks
 from pytest_perfdl.whatif.simulation.structure import Structure, offsets, structure
 
@@ -104,9 +105,9 @@ def step_times(graph: TaskGraph, start: I64, end: I64) -> I64:
     hosted, run = np.bincount(step[host], minlength=count) > 0, np.bincount(step[own], minlength=count) > 0
     setup = _setup(graph, start)
     carried = _carried(graph)
-    before = int(start.min()) if graph.windowed else None
+    before: int | None = None
     for index in np.flatnonzero(run).tolist():
-        if index in carried and not (index == 0 and graph.windowed):
+        if index in carried:
             before = None
         if graph.on_device and before is not None:
             begin = before
@@ -201,15 +202,12 @@ class Path:
 
     def by_kind(self, graph: TaskGraph) -> Mapping[str, int]:
         """Nanoseconds by kind of task, of edge (with " lag" behind it), and "release"; adds up to the span."""
-        total: dict[str, int] = {}
         length = self.end - self.start
         labels = np.full(len(length), len(TaskKind) + len(EdgeKind), dtype=np.intp)
         ran, lagged = self.task >= 0, self.edge >= 0
         labels[ran] = graph.tasks.kind[self.task[ran]]
         labels[lagged] = len(TaskKind) + graph.edges.kind[self.edge[lagged]]
-        for code in np.unique(labels).tolist():
-            total[_LABELS[code]] = int(length[labels == code].sum())
-        return total
+        return {_LABELS[code]: int(length[labels == code].sum()) for code in np.unique(labels).tolist()}
 
     def by_class(self, graph: TaskGraph) -> Mapping[str, int]:
         """The same by the classes that `analysis.waiting.critical_path` has, without those that have no time.
@@ -300,7 +298,7 @@ _LOOP_NS, _LEVEL_NS = 400, 12_000
 """What a head costs in the loop, and a level in numpy: which of the two is faster depends on the graph only."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Simulation:
     """The times of all tasks of a graph, nanoseconds."""
 
@@ -308,7 +306,6 @@ class Simulation:
     start: I64
     end: I64
     lags: Lags
-    derived: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
 
     @property
     def span_ns(self) -> int:
@@ -333,31 +330,25 @@ class Simulation:
         steps = self.steps_ns
         return float(steps.mean()) if len(steps) >= MIN_STEPS else None
 
-    @property
+    @cached_property
     def binding(self) -> Rows:
         """The edge that decided each task's start, -1 where its release did or nothing: an index into the edges.
 
         Of several the one from another track, of these the first.
         """
-        if "binding" not in self.derived:
-            self.derived["binding"] = _binding(self)
-        found: Rows = self.derived["binding"]
+        edges, tasks = self.graph.edges, self.graph.tasks
+        lag = edges.lag if self.lags == "measured" else edges.constant_lag
+        own = np.flatnonzero(anchors(edges, self.start, self.end) + lag == self.start[edges.target])
+        across = tasks.track[edges.source[own]] != tasks.track[edges.target[own]]
+        found = np.full(len(self.graph), -1, dtype=np.intp)
+        for chosen in (own[~across], own[across]):
+            found[edges.target[chosen[::-1]]] = chosen[::-1]
         return found
 
-    @property
+    @cached_property
     def path(self) -> Path:
         """The chain of binding edges from the last end to the first start, which covers the whole span."""
-        if "path" not in self.derived:
-            self.derived["path"] = path_of(self.graph, self.start, self.end, self.binding)
-        found: Path = self.derived["path"]
-        return found
-
-    @property
-    def busy(self) -> F64:
-        """Share of the span during which each track had a task, 0 to 1; tasks of one track may overlap a little."""
-        total = np.bincount(self.graph.tasks.track, self.end - self.start, minlength=len(self.graph.tracks))
-        found: F64 = np.minimum(total / self.span_ns, 1.0) if self.span_ns else np.zeros(len(self.graph.tracks))
-        return found
+        return path_of(self.graph, self.start, self.end, self.binding)
 
 
 def simulate(graph: TaskGraph, duration: I64 | None = None, *, lags: Lags = "measured") -> Simulation:
@@ -456,69 +447,3 @@ def _by_level(compiled: Structure, base: I64, cost: I64) -> I64:
             own = found[run:until]
             np.maximum.accumulate(own, out=own)
     return found
-
-
-def _binding(simulation: Simulation) -> Rows:
-    graph = simulation.graph
-    edges, tasks = graph.edges, graph.tasks
-    lag = edges.lag if simulation.lags == "measured" else edges.constant_lag
-    decided = anchors(edges, simulation.start, simulation.end) + lag == simulation.start[edges.target]
-    found = np.full(len(graph), -1, dtype=np.intp)
-    own = np.flatnonzero(decided)
-    across = tasks.track[edges.source[own]] != tasks.track[edges.target[own]]
-    for chosen in (own[~across], own[across]):
-        found[edges.target[chosen[::-1]]] = chosen[::-1]
-    return found
-
-
-# A part of a graph: what happened between two moments, with the rest of the world as it was measured.
-
-
-def between(graph: TaskGraph, start: int, end: int) -> TaskGraph:
-    """The tasks that ran between two moments (nanoseconds), cut there.
-
-    What a task waited for earlier than the window becomes its release. Steps are those that lie inside whole.
-
-    Raises
-    ------
-    ValueError
-        If the window is empty.
-    """
-    if end <= start:
-        raise ValueError(f"the window from {start} to {end} ns is empty")
-    tasks, edges = graph.tasks, graph.edges
-    inside = (tasks.start < end) & ((tasks.end > start) | (tasks.start >= start))
-    own = np.flatnonzero(inside)
-    number = np.full(len(tasks), -1, dtype=np.intp)
-    number[own] = np.arange(len(own))
-    release = tasks.release.copy()
-    outer = ~inside[edges.source] & inside[edges.target] & (tasks.start[edges.source] < start)
-    moment = np.minimum(anchors(edges, tasks.start, tasks.end) + edges.lag, tasks.start[edges.target])
-    np.maximum.at(release, edges.target[outer], np.maximum(moment[outer], start))
-    release[tasks.start < start] = start
-    cut = tasks.take(own)
-    begins, ends = np.maximum(cut.start, start), np.minimum(cut.end, end)
-    first_step = next((at for at, step in enumerate(graph.steps) if step.start >= start), len(graph.steps))
-    kept = edges.take(inside[edges.source] & inside[edges.target])
-    early = tasks.start[kept.source] < start
-    shift = np.where(kept.at_start & early, start - tasks.start[kept.source], 0)
-    shift = np.where(~kept.at_start, np.minimum(end - tasks.end[kept.source], 0), shift)
-    kept = kept.with_(
-        source=number[kept.source],
-        target=number[kept.target],
-        lag=kept.lag - shift,
-        constant_lag=kept.constant_lag - shift,
-    )
-    steps = tuple(step for step in graph.steps if start <= step.start and step.end <= end)
-    cut = replace(
-        cut,
-        start=begins,
-        duration=ends - begins,
-        release=release[own],
-        launcher=np.where(cut.launcher >= 0, number[cut.launcher], -1),
-        step=np.where(
-            (cut.step >= first_step) & (cut.step < first_step + len(steps)), cut.step - first_step, -1
-        ).astype(np.int32),
-    )
-    cut, kept = settled(cut, kept)
-    return replace(graph, tasks=cut, edges=kept, steps=steps, windowed=True)

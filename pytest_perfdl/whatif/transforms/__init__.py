@@ -13,6 +13,7 @@ Importing this package registers them, so what finds them by name is here.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Mapping
 from typing import Any, get_type_hints
@@ -20,18 +21,9 @@ from typing import Any, get_type_hints
 from pytest_perfdl.whatif.transform import TRANSFORMS, Transform, quantity
 from pytest_perfdl.whatif.transforms import collectives, launching, memory, operators, optimizer, ranks, sizes
 
-__all__ = [
-    "TRANSFORMS",
-    "collectives",
-    "find",
-    "launching",
-    "memory",
-    "operators",
-    "optimizer",
-    "parameters",
-    "ranks",
-    "sizes",
-]
+__all__ = ["FAMILIES", "TRANSFORMS", "find", "parameters"]
+
+FAMILIES = (operators, optimizer, launching, sizes, memory, ranks, collectives)
 
 
 def find(name: str) -> Transform:
@@ -40,10 +32,13 @@ def find(name: str) -> Transform:
     Raises
     ------
     ValueError
-        If there is none of that name; the message lists them.
+        If there is none of that name; the message has the closest names, or all where none is close.
     """
     if name not in TRANSFORMS:
-        raise ValueError(f"there is no optimization {name!r}; known optimizations: {', '.join(sorted(TRANSFORMS))}")
+        known = sorted(TRANSFORMS)
+        near = [each for each in known if name and name in each] or difflib.get_close_matches(name, known)
+        meant = f"did you mean {' or '.join(near)}?" if near else f"known optimizations: {', '.join(known)}"
+        raise ValueError(f"there is no optimization {name!r}; {meant}")
     return TRANSFORMS[name]
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts import PHASES, labels
-from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import NotApplicable
-from pytest_perfdl.trace.model import I32, I64, Category, Rows
+from pytest_perfdl.trace.model import F64, I32, I64, Category, Rows
 from pytest_perfdl.whatif.collectives import Cost, completing, fitted, transfers
 from pytest_perfdl.whatif.editing.edit import Plan, primitive
 from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.editing.surgery import NewTask
-from pytest_perfdl.whatif.facts import Gradients, computing, gradients, inside, optimizer_steps
+from pytest_perfdl.whatif.facts import Gradients, by_thread, computing, gradients, inside, optimizer_steps
 from pytest_perfdl.whatif.from_trace.job import communication_tasks
 from pytest_perfdl.whatif.model import (
     NO_RELEASE,
@@ -30,14 +29,15 @@ from pytest_perfdl.whatif.model import (
     TaskKind,
     Track,
     TrackKind,
+    mask_of,
     of_kinds,
 )
 from pytest_perfdl.whatif.rank_work import expected_maximum
 from pytest_perfdl.whatif.simulation.simulate import simulate
-from pytest_perfdl.whatif.strategy import gradient_modules
+from pytest_perfdl.whatif.strategy import NO_MODULES, Network, gradient_modules, network_of
 from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, quantity, transform
 from pytest_perfdl.whatif.transforms.operators import operator_rows
-from pytest_perfdl.whatif.transforms.ranks import ENDS, ONE_SIZE, job_of
+from pytest_perfdl.whatif.transforms.ranks import ONE_SIZE, ends_of, job_of
 
 # Exchange of gradients between ranks: data-parallel training, and ways to make its communication cheaper.
 
@@ -74,38 +74,38 @@ def buckets(context: Context, first: int = FIRST_BUCKET, size: int = BUCKET) -> 
     NotApplicable
         If the trace has no shapes of gradients.
     """
-    sizes: Gradients = gradients(context.trace)
+    sizes = gradients(context.trace)
     if not len(sizes.row):
         raise NotRecorded("the trace has no shapes of gradients: profile with record_shapes=True")
-    graph = context.graph
-    completes = completing_tasks(graph, context.trace.end[sizes.row], sizes.row)
+    completes = completing_tasks(context.graph, context.trace.end[sizes.row], sizes.row)
     tasks: dict[int, tuple[int, int]] = {}
     for step in np.unique(sizes.step[sizes.step >= 0]).tolist():
         own = np.flatnonzero(sizes.step == step)
-        limit, held = first, 0
-        for place in own.tolist():
-            held += int(sizes.bytes[place])
-            if (held >= limit or place == own[-1]) and completes[place] >= 0:
-                task = int(completes[place])
-                tasks[task] = tasks.get(task, (0, 0))[0] + held, place
-                limit, held = size, 0
-    order = sorted(tasks)
-    columns = [order, [tasks[task][0] for task in order], [tasks[task][1] for task in order]]
-    return Buckets(*(np.array(column, dtype=np.intp) for column in columns))
+        for place, held in _filled(sizes.bytes[own], first, size, completes[own] >= 0):
+            task = int(completes[own[place]])
+            tasks[task] = tasks.get(task, (0, 0))[0] + held, int(own[place])
+    columns = np.array([(task, *tasks[task]) for task in sorted(tasks)], dtype=np.intp).reshape(-1, 3)
+    return Buckets(*columns.T)
 
 
-def completing_tasks(graph: TaskGraph, moments: np.typing.NDArray[np.int64], rows: Rows) -> Rows:
+def _filled(sizes: I64, first: int, size: int, may_end: Mask | None = None) -> list[tuple[int, int]]:
+    """Which gradient of a step completes each bucket, of those that may, and the bytes of the bucket."""
+    found, limit, held = [], first, 0
+    for place, added in enumerate(sizes.tolist()):
+        held += added
+        if (held >= limit or place == len(sizes) - 1) and (may_end is None or may_end[place]):
+            found.append((place, held))
+            limit, held = size, 0
+    return found
+
+
+def completing_tasks(graph: TaskGraph, moments: I64, rows: Rows) -> Rows:
     """The task that completes each gradient: on a device the last kernel launched before it, else the host's task."""
-    trace, tasks = graph.trace, graph.tasks
-    assert trace is not None
+    tasks = graph.tasks
     host = np.full(len(rows), -1, dtype=np.intp)
-    for number, track in enumerate(graph.tracks):
-        if track.kind != TrackKind.THREAD:
-            continue
-        own = np.flatnonzero((trace.pid[rows] == track.process) & (trace.tid[rows] == track.number))
-        first, last = np.searchsorted(tasks.track, (number, number + 1))
-        place = np.searchsorted(tasks.start[first:last], moments[own], side="left") - 1
-        host[own] = np.where(place >= 0, first + place, -1)
+    for thread, own in by_thread(graph, rows):
+        place = np.searchsorted(tasks.start[thread], moments[own], side="left") - 1
+        host[own] = np.where(place >= 0, thread.start + place, -1)
     if not graph.on_device:
         return host
     kernels = np.flatnonzero(of_kinds(tasks, TaskKind.KERNEL))
@@ -114,35 +114,31 @@ def completing_tasks(graph: TaskGraph, moments: np.typing.NDArray[np.int64], row
     return np.where(place >= 0, kernels[np.maximum(place, 0)], -1) if len(kernels) else host * 0 - 1
 
 
-def ring_ns(size: float, ranks: int, rate: float, latency_ns: float) -> float:
-    """Nanoseconds of an all-reduce over a ring: 2 (n - 1) / n * S / B + 2 (n - 1) alpha.
-
-    >>> ring_ns(4e6, 2, 1e9, 1000)
-    4002000.0
-    """
-    return 2 * (ranks - 1) / ranks * size / rate * 1e9 + 2 * (ranks - 1) * latency_ns
-
-
-def exchange(context: Context, found: Buckets, ns: list[float], name: str, *, copies: bool = True) -> Plan:
+def _exchange(context: Context, found: Buckets, ns: Iterable[float], name: str, duration: I64) -> Plan:
     """Add one collective per bucket on a separate channel, in the order of the buckets. The update waits for the last.
 
-    With `copies`, each gradient is also copied into its bucket and back. Each copy reads and writes an element of 4
-    bytes: 8 bytes at the memory bandwidth.
+    `duration` is that of all tasks.
     """
-    graph = context.graph
-    duration = graph.tasks.duration.copy()
-    updating = _first_of_updates(context)
-    rate = context.known.memory_bytes_per_s
-    if copies and rate:
+    graph, updating = context.graph, _first_of_updates(context)
+    new = NewTask(name, tuple(map(round, ns)), TaskKind.COMMUNICATION, 0 if not graph.on_device else 10_000)
+    waiting = updating if len(updating) else None
+    return Plan().timed(duration).insert(new, found.task, track=_channel(graph), before=waiting)
+
+
+def _copied(context: Context, found: Buckets) -> I64:
+    """Durations of all tasks, with each gradient copied into its bucket and back.
+
+    Each copy reads and writes an element of 4 bytes: 8 bytes at the memory bandwidth.
+    """
+    tasks, rate = context.graph.tasks, context.known.memory_bytes_per_s
+    duration: I64 = tasks.duration.copy()
+    if rate:
+        updating = np.sort(_first_of_updates(context))
         duration[found.task] += np.rint(found.bytes * 2 / rate * 1e9).astype(np.int64)
-        for step in np.unique(graph.tasks.step[found.task]).tolist():
-            own = updating & (graph.tasks.step == step)
-            back = found.bytes[graph.tasks.step[found.task] == step].sum() * 2 / rate * 1e9
-            duration[np.flatnonzero(own)[:1]] += round(back)
-    after = np.zeros(len(graph), dtype=bool)
-    after[found.task] = True
-    new = NewTask(name, tuple(round(each) for each in ns), TaskKind.COMMUNICATION, 0 if not graph.on_device else 10_000)
-    return Plan().timed(duration).insert(new, after, track=_channel(graph), before=updating if updating.any() else None)
+        for step in np.unique(tasks.step[found.task]).tolist():
+            back = found.bytes[tasks.step[found.task] == step].sum() * 2 / rate * 1e9
+            duration[updating[tasks.step[updating] == step][:1]] += round(back)
+    return duration
 
 
 def _channel(graph: TaskGraph) -> Track:
@@ -150,21 +146,19 @@ def _channel(graph: TaskGraph) -> Track:
     return Track(TrackKind.CHANNEL, _PROCESS, 0) if device is None else Track(TrackKind.STREAM, device, 1000)
 
 
-def _first_of_updates(context: Context) -> Mask:
+def _first_of_updates(context: Context) -> Rows:
     """The first task of each update on the device, else on the host."""
     graph = context.graph
-    rows, _ = optimizer_steps(context.trace)
-    tasks = np.flatnonzero(inside(graph, rows) & (graph.is_device if graph.on_device else ~graph.is_device))
-    found = np.zeros(len(graph), dtype=bool)
-    for step in np.unique(graph.tasks.step[tasks]).tolist():
-        own = tasks[graph.tasks.step[tasks] == step]
-        found[own[np.argmin(graph.tasks.start[own])]] = True
-    return found
+    tasks = np.flatnonzero(inside(graph, optimizer_steps(context.trace)[0]) & computing(graph))
+    tasks = tasks[np.argsort(graph.tasks.start[tasks], kind="stable")]
+    first: Rows = tasks[np.unique(graph.tasks.step[tasks], return_index=True)[1]]
+    return first
 
 
-def _peak(context: Context, more: float) -> int | None:
-    memory = context.memory
-    return None if memory is None else memory.with_more(round(more)).peak_bytes
+def _peak(context: Context, buffers: int) -> int | None:
+    """Peak memory with so many buffers that are as large as the gradients."""
+    more = round(buffers * gradients(context.trace).total_bytes)
+    return context.peak(lambda memory: memory.with_more(more))
 
 
 @transform("data_parallel")
@@ -193,15 +187,19 @@ def data_parallel(context: Context, ranks: int, bucket: float = 0.0, contention:
     MissingConstant, NotApplicable
         Without the network's bandwidth; without shapes of gradients.
     """
-    machine = _several(context, ranks)
-    rate = machine.rate("network_bytes_per_s", "the bandwidth between ranks")
+    network = _network(context, ranks)
     found = buckets(context, round(bucket) or FIRST_BUCKET, round(bucket) or BUCKET)
-    plans = []
-    for factor in (contention,) * 3 if contention else CONTENTION:
-        ns = [ring_ns(size, ranks, rate, machine.network_latency_ns) * factor for size in found.bytes.tolist()]
-        plans.append(exchange(context, found, ns, "all-reduce"))
+    ns, duration = [network.reduce_ns(size, ranks) for size in found.bytes.tolist()], _copied(context, found)
+    plans = [
+        _exchange(context, found, (each * factor for each in ns), "all-reduce", duration)
+        for factor in _contention(contention)
+    ]
     plans[2] = plans[2] + _later(context, ranks)
-    return Change.of(plans, peak_bytes=_peak(context, gradients(context.trace).total_bytes))
+    return Change.of(plans, peak_bytes=_peak(context, 1))
+
+
+def _contention(given: float) -> tuple[float, float, float]:
+    return (given, given, given) if given else CONTENTION
 
 
 def _later(context: Context, ranks: int) -> Plan:
@@ -209,20 +207,21 @@ def _later(context: Context, ranks: int) -> Plan:
     steps = simulate(context.graph).steps_ns
     late = float(steps.std(ddof=1)) * expected_maximum(ranks) if len(steps) > 1 else 0.0
 
-    def first_of_steps(graph: TaskGraph) -> Mask:
+    def first_of_steps(graph: TaskGraph) -> Rows:
         own = np.flatnonzero((graph.tasks.step >= 0) & computing(graph) & (graph.tasks.row >= 0))
-        _, first = np.unique(graph.tasks.step[own], return_index=True)
-        chosen = np.zeros(len(graph), dtype=bool)
-        chosen[own[first]] = True
-        return chosen
+        return own[np.unique(graph.tasks.step[own], return_index=True)[1]]
 
     return Plan().retime(first_of_steps, lambda graph, own: graph.tasks.duration[own] + round(late))
 
 
-def _several(context: Context, ranks: int) -> Machine:
+def _check_ranks(ranks: int) -> None:
     if ranks < 2:
         raise ValueError(f"ranks={ranks}: expected at least 2")
-    return context.known
+
+
+def _network(context: Context, ranks: int) -> Network:
+    _check_ranks(ranks)
+    return network_of(context, "ranks")
 
 
 @transform("dgc")
@@ -240,27 +239,17 @@ def dgc(context: Context, ranks: int, ratio: float = 0.001) -> Change:
 
     The peak memory grows by two buffers that are as large as the gradients.
     """
-    machine = _several(context, ranks)
-    rate = machine.rate("network_bytes_per_s", "the bandwidth between ranks")
-    memory = machine.rate("memory_bytes_per_s", "the memory bandwidth")
+    network = _network(context, ranks)
+    memory = context.known.rate("memory_bytes_per_s", "the memory bandwidth")
     found = buckets(context)
     sent = [
-        ((ranks - 1) * 2 * ratio * size / rate * 1e9 + (ranks - 1) * machine.network_latency_ns)
+        ((ranks - 1) * 2 * ratio * size / network.bytes_per_s * 1e9 + (ranks - 1) * network.latency_ns)
         for size in found.bytes.tolist()
     ]
-    graph = context.graph
-    duration = graph.tasks.duration.copy()
+    duration = context.graph.tasks.duration.copy()
     duration[found.task] += np.rint(found.bytes * 3 / memory * 1e9).astype(np.int64)
-    plans = [
-        Plan().timed(duration)
-        + _without_timing(exchange(context, found, [ns * f for ns in sent], "all-gather", copies=False))
-        for f in CONTENTION
-    ]
-    return Change.of(plans, peak_bytes=_peak(context, 2 * gradients(context.trace).total_bytes))
-
-
-def _without_timing(plan: Plan) -> Plan:
-    return Plan(plan.edits[1:])
+    plans = [_exchange(context, found, (ns * factor for ns in sent), "all-gather", duration) for factor in CONTENTION]
+    return Change.of(plans, peak_bytes=_peak(context, 2))
 
 
 @transform("blueconnect")
@@ -278,9 +267,9 @@ def blueconnect(context: Context, shape: str, bandwidths: str = "", contention: 
     range is the time of the slowest stage alone.
     """
     sizes = _numbers(shape, "shape", int)
-    machine = _several(context, int(np.prod(sizes)))
+    _check_ranks(int(np.prod(sizes)))
     rates = _numbers(bandwidths, "bandwidths", float) if bandwidths else []
-    rates = rates or [machine.rate("network_bytes_per_s", "the bandwidth between ranks")] * len(sizes)
+    rates = rates or [network_of(context, "ranks").bytes_per_s] * len(sizes)
     if len(rates) != len(sizes):
         raise ValueError(
             f"blueconnect:bandwidths: expected one bandwidth for each of the {len(sizes)} stages, got {len(rates)}"
@@ -290,15 +279,16 @@ def blueconnect(context: Context, shape: str, bandwidths: str = "", contention: 
     for size in found.bytes.tolist():
         left, each = float(size), []
         for ranks, rate in zip(sizes, rates, strict=True):
-            each.append(ring_ns(left, int(ranks), rate, machine.network_latency_ns))
+            each.append(Network(rate, context.known.network_latency_ns).reduce_ns(left, int(ranks)))
             left /= ranks
         stages.append(each)
-    likely, least, most = (contention,) * 3 if contention else CONTENTION
+    whole, slowest = [sum(each) for each in stages], [max(each) for each in stages]
+    duration = _copied(context, found)
     plans = [
-        exchange(context, found, [of(each) * factor for each in stages], "staged all-reduce")
-        for of, factor in ((sum, likely), (max, least), (sum, most))
+        _exchange(context, found, (ns * factor for ns in times), "staged all-reduce", duration)
+        for times, factor in zip((whole, slowest, whole), _contention(contention), strict=True)
     ]
-    return Change.of(plans, peak_bytes=_peak(context, gradients(context.trace).total_bytes))
+    return Change.of(plans, peak_bytes=_peak(context, 1))
 
 
 def _numbers(text: str, name: str, kind: type) -> list[float]:
@@ -339,22 +329,17 @@ def p3(context: Context, ranks: int, slice: float = SLICE) -> Change:  # noqa: A
     MissingConstant, NotApplicable
         As `data_parallel`; without modules.
     """
-    machine = _several(context, ranks)
-    rate = machine.rate("network_bytes_per_s", "the bandwidth between ranks")
+    network = _network(context, ranks)
     graph, marks = context.graph, labels(context.trace)
     module = gradient_modules(context.trace)
     if not len(module) or (module < 0).all():
-        raise NotRecorded(
-            "the trace has no modules: profile with with_modules=True and with_stack=True, or with pytest --perf"
-        )
+        raise NotRecorded(NO_MODULES)
     found = buckets(context, round(slice), round(slice))
     of = module[found.gradient]
     forward = _forward_starts(graph, marks.module, marks.phase)
     priority = [forward.get((0, int(each)), (2**62, -1))[0] for each in of.tolist()]
     step = graph.tasks.step[found.task]
     waiting = [forward.get((int(s) + 1, int(m)), (0, -1))[1] for s, m in zip(step.tolist(), of.tolist(), strict=True)]
-    after = np.zeros(len(graph), dtype=bool)
-    after[found.task] = True
     track, name = _channel(graph), "slice of gradients"
     old_rows = graph.tasks.row
 
@@ -373,17 +358,17 @@ def p3(context: Context, ranks: int, slice: float = SLICE) -> Change:  # noqa: A
         columns = np.array(both, dtype=np.intp).reshape(-1, 2)
         return columns[:, 0], columns[:, 1]
 
-    def policy(edited: TaskGraph) -> np.typing.NDArray[np.float64]:
+    def policy(edited: TaskGraph) -> F64:
         values = np.zeros(len(edited))
         values[new_tasks(edited)] = priority
         return values
 
     plans = []
     for factor in CONTENTION:
-        ns = [round(ring_ns(size, ranks, rate, machine.network_latency_ns) * factor) for size in found.bytes.tolist()]
-        new = NewTask(name, tuple(ns), TaskKind.COMMUNICATION, 0)
-        plans.append(Plan().insert(new, after, track=track).then("link", pairs=pairs).schedule(track, policy))
-    return Change.of(plans, peak_bytes=_peak(context, gradients(context.trace).total_bytes))
+        ns = tuple(round(network.reduce_ns(size, ranks) * factor) for size in found.bytes.tolist())
+        new = NewTask(name, ns, TaskKind.COMMUNICATION, 0)
+        plans.append(Plan().insert(new, found.task, track=track).then("link", pairs=pairs).schedule(track, policy))
+    return Change.of(plans, peak_bytes=_peak(context, 1))
 
 
 def _forward_starts(graph: TaskGraph, module: I32, phase: I32) -> dict[tuple[int, int], tuple[int, int]]:
@@ -391,7 +376,7 @@ def _forward_starts(graph: TaskGraph, module: I32, phase: I32) -> dict[tuple[int
     found: dict[tuple[int, int], tuple[int, int]] = {}
     rows = graph.tasks.row
     forward = PHASES.index("forward")
-    own = np.flatnonzero((rows >= 0) & (graph.is_device if graph.on_device else ~graph.is_device))
+    own = np.flatnonzero((rows >= 0) & computing(graph))
     own = own[(module[rows[own]] >= 0) & (phase[rows[own]] == forward)]
     own = own[np.argsort(-graph.tasks.start[own], kind="stable")]
     for task in own.tolist():
@@ -410,9 +395,8 @@ def hide_communication(context: Context) -> Change:
     tasks = of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
     if not tasks.any():
         raise NotApplicable("the trace has no communication")
-    return Change(
-        Plan().scale(tasks, 0.0), slow=Plan(), trust="low", notes=(("the prediction is an upper bound of the gain"),)
-    )
+    notes = ("the prediction is an upper bound of the gain",)
+    return Change(Plan().scale(tasks, 0.0), slow=Plan(), trust="low", notes=notes)
 
 
 @transform("replace_data_parallel")
@@ -433,17 +417,11 @@ def replace_data_parallel(context: Context, ranks: int) -> Change:
         raise NotApplicable("the trace has no work of DataParallel (scatter, replicate, gather)")
     reducing = data_parallel(context, ranks)
     plans = [
-        None if plan is None else plan.remove(lambda graph: of_rows(graph, moving))
+        (plan or Plan()).remove(lambda graph: of_rows(graph, moving))
         for plan in (reducing.plan, reducing.fast, reducing.slow)
     ]
-    return Change(
-        plans[0] or Plan(),
-        plans[1],
-        plans[2],
-        reducing.peak_bytes,
-        "low",
-        (("the trace does not show how fast replicas would be in separate processes"),),
-    )
+    notes = ("the trace does not show how fast replicas would be in separate processes",)
+    return Change.of(plans, reducing.peak_bytes, "low", notes)
 
 
 # Other buckets of gradients in a job of several ranks that uses DistributedDataParallel.
@@ -452,18 +430,6 @@ def replace_data_parallel(context: Context, ranks: int) -> Change:
 _MIB = 2**20
 _NAME = "all-reduce of a bucket"
 _NODE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Exchange:
-    """The gradients of a job and the all-reduces that exchange them."""
-
-    lines: Rows
-    """Of `Job.meetings`."""
-    filled: I64
-    """The gradient that completes the bucket of each on each rank: lines by ranks, indices into `gradients`."""
-    bytes: I64
-    transfer: I64
 
 
 @transform("bucket_size", of_job=True)
@@ -491,25 +457,25 @@ def bucket_size(context: Context, cap_mb: float = 0.0) -> Change:
     if cap_mb < 0:
         raise ValueError(f"bucket_size:cap_mb={cap_mb:g}: expected a size in MiB above 0")
     job = job_of(context)
-    exchange = _exchange(job)
+    lines, _ = _exchanges(job)
+    old, transfer = job.meetings.bytes[lines], transfers(job.meetings)[lines]
     size = round(cap_mb * _MIB) or BUCKET
     first = size if cap_mb else FIRST_BUCKET
-    cost = fitted(exchange.bytes, exchange.transfer)
-    rest = float((exchange.transfer - cost.of(exchange.bytes)).mean())
-    costs = (cost, *_ends(cost, float(exchange.bytes.mean()), size))
+    cost = fitted(old, transfer)
+    rest = float((transfer - cost.of(old)).mean())
+    # Larger buckets gain by what the latency is, smaller ones lose by it.
+    samples = sorted(cost.samples.tolist(), key=lambda each: each[0], reverse=size > float(old.mean()))
+    ends = [replace(cost, latency_ns=latency, ns_per_byte=per_byte) for latency, per_byte in ends_of(samples)]
+    costs = (cost, *ends)
     plans = [Plan().rejoin(partial(_rebucketed, first=first, size=size, cost=each, rest=rest)) for each in costs]
     return Change.of(plans, trust="ok" if cost.known else "low", notes=() if cost.known else (ONE_SIZE,))
 
 
-def _ends(cost: Cost, old: float, size: int) -> list[Cost]:
-    """Costs at the favorable and at the unfavorable end for buckets of another size."""
-    # Larger buckets gain by what the latency is, smaller ones lose by it.
-    samples = sorted(cost.samples.tolist(), key=lambda each: each[0], reverse=size > old)
-    place = [round(share * (len(samples) - 1)) for share in (ENDS if cost.known else (0.0, 1.0))]
-    return [replace(cost, latency_ns=samples[at][0], ns_per_byte=samples[at][1]) for at in place]
+def _exchanges(job: Job) -> tuple[Rows, Rows]:
+    """The all-reduces that exchange gradients, as lines of `Job.meetings`.
 
-
-def _exchange(job: Job) -> _Exchange:
+    And the gradient that completes the bucket of each on each rank: lines by ranks, indices into `gradients`.
+    """
     found = job.meetings
     columns = []
     for column, part in enumerate(job.parts):
@@ -528,58 +494,37 @@ def _exchange(job: Job) -> _Exchange:
             "the all-reduces of the traces do not add up to the gradients of their backward passes: bucket_size needs "
             "traces of DistributedDataParallel with record_shapes=True"
         )
-    return _Exchange(lines, both[lines], found.bytes[lines], transfers(found)[lines])
-
-
-def _composed(sizes: Gradients, first: int, size: int, steps: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Buckets as (step, place of the gradient in its step that completes it, bytes)."""
-    found = []
-    for step in steps:
-        own = np.flatnonzero(sizes.step == step)
-        limit, held = first, 0
-        for place, added in enumerate(sizes.bytes[own].tolist()):
-            held += added
-            if held >= limit or place == len(own) - 1:
-                found.append((step, place, held))
-                limit, held = size, 0
-    return found
+    return lines, both[lines]
 
 
 def _rebucketed(job: Job, first: int, size: int, cost: Cost, rest: float) -> Job:
     """The job with other buckets; the same where its buckets have this size already."""
-    exchange = _exchange(job)
+    lines, filled = _exchanges(job)
     known = [gradients(part.trace) for part in job.parts if part.trace is not None]
-    steps = [sorted(set(own.step[exchange.filled[:, column]].tolist())) for column, own in enumerate(known)]
-    # Rank 0 tells the others what its buckets are (Reducer::sync_bucket_indices).
-    buckets = [_composed(own, first, size, its) for own, its in zip(known, steps, strict=True)]
-    count = min(map(len, buckets))
-    if any(len(own) != count for own in buckets):
+    # Rank 0 tells the others what its buckets are (Reducer::sync_bucket_indices): the bytes are those of its gradients.
+    filling, held = list[Rows](), list[I64]()
+    for column, own in enumerate(known):
+        steps = [np.flatnonzero(own.step == step) for step in np.unique(own.step[filled[:, column]])]
+        buckets = [(its[place], amount) for its in steps for place, amount in _filled(own.bytes[its], first, size)]
+        at, sizes = np.array(buckets, dtype=np.int64).T
+        filling.append(at.astype(np.intp))
+        held.append(sizes)
+    count = len(held[0])
+    if any(len(at) != count for at in filling):
         raise NotApplicable("the ranks do not have the same gradients")
-    ns = np.rint(np.maximum(cost.of(np.array([held for _, _, held in buckets[0]])) + rest, 1.0)).astype(np.int64)
-    filling = [
-        np.array([np.flatnonzero(own.step == step)[place] for step, place, _ in its], dtype=np.intp)
-        for own, its in zip(known, buckets, strict=True)
-    ]
-    if all(set(at.tolist()) == set(exchange.filled[:, column].tolist()) for column, at in enumerate(filling)):
+    ns = np.rint(np.maximum(cost.of(held[0]) + rest, 1.0)).astype(np.int64)
+    if all(set(at.tolist()) == set(filled[:, column].tolist()) for column, at in enumerate(filling)):
         return job
-    parts, rows = [], np.full((count, len(known)), -1, dtype=np.intp)
-    for column, (part, own, at) in enumerate(zip(job.parts, known, filling, strict=True)):
-        rows[:, column] = own.row[at]
-        old = job.meetings.row[exchange.lines, column]
-        parts.append(_exchanging(part, own, at, old, exchange.filled[:, column], ns))
-    kept = np.setdiff1d(np.arange(len(job.meetings)), exchange.lines)
+    rows = np.stack([own.row[at] for own, at in zip(known, filling, strict=True)], axis=1)
+    parts = [
+        _exchanging(part, own, at, job.meetings.row[lines, column], filled[:, column], ns)
+        for column, (part, own, at) in enumerate(zip(job.parts, known, filling, strict=True))
+    ]
+    kept = np.setdiff1d(np.arange(len(job.meetings)), lines)
     new = np.repeat(ns[:, None], len(known), axis=1)
-    late = np.rint(job.meetings.late[exchange.lines].mean(axis=0)).astype(np.int64) + np.zeros_like(new)
-    added = Meetings(
-        rows,
-        rows >= 0,
-        new,
-        new,
-        late,
-        ("all_reduce",) * count,
-        np.array([held for _, _, held in buckets[0]], dtype=np.int64),
-        np.repeat(job.meetings.members[exchange.lines].max(), count),
-    )
+    late = np.rint(job.meetings.late[lines].mean(axis=0)).astype(np.int64) + np.zeros_like(new)
+    members = np.repeat(job.meetings.members[lines].max(), count)
+    added = Meetings(rows, rows >= 0, new, new, late, np.full(count, "all_reduce"), held[0], members)
     return replace(job, parts=tuple(parts), meetings=job.meetings.take(kept).joined(added))
 
 
@@ -589,9 +534,7 @@ def _exchanging(part: TaskGraph, own: Gradients, at: Rows, old: Rows, filled: Ro
     assert trace is not None
     gone = communication_tasks(part, old)
     track = part.tracks[int(part.tasks.track[gone[0]])]
-    edges = part.edges
-    waiting = np.zeros(len(part), dtype=bool)
-    waiting[edges.target[np.isin(edges.source, gone)]] = True
+    waiting = mask_of(len(part), part.edges.target[np.isin(part.edges.source, gone)])
     waiting &= ~of_kinds(part.tasks, TaskKind.COMMUNICATION)
     overhead, pieces = _overhead(part, own, filled)
     duration = part.tasks.duration.copy()
@@ -599,21 +542,17 @@ def _exchanging(part: TaskGraph, own: Gradients, at: Rows, old: Rows, filled: Ro
         total = max(int(duration[each].sum()), 1)
         duration[each] -= np.minimum(duration[each], np.rint(duration[each] * (overhead / total)).astype(np.int64))
     anchor = completing_tasks(part, trace.end[own.row[at]], own.row[at])
-    after = np.zeros(len(part), dtype=bool)
-    after[anchor] = True
     launch = round(overhead) if not part.on_device else _launch_ns(part, gone)
     order = np.argsort(anchor, kind="stable")
     new = NewTask(_NAME, tuple(ns[order].tolist()), TaskKind.COMMUNICATION, launch)
     usual = part.constants if part.on_device else _usual(part, gone, trace.end[own.row[filled]])
-    made = Plan().timed(duration).insert(new, after, track=track, before=waiting).apply(replace(part, constants=usual))
+    made = Plan().timed(duration).insert(new, anchor, track=track, before=waiting).apply(replace(part, constants=usual))
     added = np.flatnonzero((made.tasks.name == made.names.index(_NAME)) & of_kinds(made.tasks, TaskKind.COMMUNICATION))
     added = added[np.argsort(made.tasks.start[added], kind="stable")]
     row = made.tasks.row.copy()
     row[added] = own.row[at]
     made = replace(made, tasks=replace(made.tasks, row=row), constants=part.constants)
-    removed = np.zeros(len(made), dtype=bool)
-    removed[communication_tasks(made, old)] = True
-    return Plan().remove(removed).apply(made)
+    return Plan().remove(communication_tasks(made, old)).apply(made)
 
 
 def _usual(part: TaskGraph, gone: Rows, ready: I64) -> Constants:
@@ -646,8 +585,7 @@ def _overhead(part: TaskGraph, own: Gradients, filled: Rows) -> tuple[float, lis
     if part.on_device or not len(nodes) or (place < 0).any():
         return 0.0, []
     nodes = nodes[place]
-    completes = np.zeros(len(nodes), dtype=bool)
-    completes[filled] = True
+    completes = mask_of(len(nodes), filled)
     took = trace.duration[nodes]
     more = float(np.median(took[completes]) - np.median(took[~completes])) if not completes.all() else 0.0
     track = part.tasks.on_track(part.owner)

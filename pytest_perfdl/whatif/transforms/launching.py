@@ -9,8 +9,8 @@ import numpy as np
 from pytest_perfdl.model.errors import MissingConstant, MissingMachineConstant, NotApplicable
 from pytest_perfdl.trace.model import I64
 from pytest_perfdl.whatif.editing.edit import Plan
-from pytest_perfdl.whatif.facts import input_tasks
-from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, TrackKind, of_kinds
+from pytest_perfdl.whatif.facts import input_tasks, per_step
+from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, mask_of, of_kinds
 from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.transform import Change, Context, transform
 from pytest_perfdl.whatif.transforms.operators import fused_durations
@@ -40,13 +40,9 @@ def cuda_graph(context: Context) -> Change:
     """
     graph = context.graph
     captured, syncs = _captured(graph)
-    notes = (
-        (f"{syncs} synchronizing calls per step must be removed first: a CUDA graph cannot wait for the host",)
-        if syncs
-        else ()
-    )
     plans = [Plan().timed(_launched_once(graph, captured, ns)) for ns in (GRAPH_LAUNCH_NS, 5_000, 30_000)]
-    return Change.of(plans, trust="low" if syncs else "ok", notes=notes)
+    note = f"{syncs} synchronizing calls per step must be removed first: a CUDA graph cannot wait for the host"
+    return Change.of(plans, trust="low" if syncs else "ok", notes=(note,) if syncs else ())
 
 
 @transform("compile")
@@ -62,47 +58,31 @@ def compiled(context: Context, cudagraphs: bool = True) -> Change:
     graph = context.graph
     duration, gone = fused_durations(context, epilogues=False)
     if not graph.on_device:
-        return Change(
-            Plan().timed(duration),
-            slow=Plan(),
-            trust="low",
-            notes=(("the fusion choices of the compiler are unknown"),),
-        )
+        notes = ("the fusion choices of the compiler are unknown",)
+        return Change(Plan().timed(duration), slow=Plan(), trust="low", notes=notes)
     captured, _ = _captured(graph)
     if cudagraphs:
         host = _launched_once(graph, captured, GRAPH_LAUNCH_NS)
     else:
         left = 1 - float(gone.sum()) / max(int(graph.is_device.sum()), 1)
-        host = np.where(captured, np.rint(graph.tasks.duration * left), graph.tasks.duration).astype(np.int64)
-    both = np.where(graph.is_device, duration, host)
-    plan, slow = Plan().timed(both), Plan().timed(host)
-    return Change(
-        plan.remove(gone, launches=False),
-        slow=slow,
-        trust="low",
-        notes=("the prediction assumes which operators the compiler fuses",),
-    )
+        host = np.where(captured, graph.scaled(left), graph.tasks.duration)
+    plan = Plan().timed(np.where(graph.is_device, duration, host)).remove(gone, launches=False)
+    notes = ("the prediction assumes which operators the compiler fuses",)
+    return Change(plan, slow=Plan().timed(host), trust="low", notes=notes)
 
 
 def _captured(graph: TaskGraph) -> tuple[Mask, int]:
     """Host tasks between the first and the last launch of each step on each thread, and synchronizations per step."""
     tasks = graph.tasks
-    launched = tasks.launcher[tasks.launcher >= 0]
-    if not len(launched):
+    launching = np.unique(tasks.launcher[tasks.launcher >= 0])
+    if not len(launching):
         raise NotApplicable("the host launches no work on a device")
-    calls = {graph.name_of(task) for task in np.unique(launched).tolist()}
-    if any("GraphLaunch" in name for name in calls):
+    if any("GraphLaunch" in graph.name_of(task) for task in launching.tolist()):
         raise NotApplicable("the step already launches CUDA graphs")
-    launching = np.zeros(len(graph), dtype=bool)
-    launching[launched] = True
     found = np.zeros(len(graph), dtype=bool)
-    for track in [number for number, each in enumerate(graph.tracks) if each.kind == TrackKind.THREAD]:
-        first, last = np.searchsorted(tasks.track, (track, track + 1))
-        own = np.arange(first, last)
-        for step in range(len(graph.steps)):
-            mine = own[launching[first:last] & (tasks.step[first:last] == step)]
-            if len(mine):
-                found[mine[0] : mine[-1] + 1] = True
+    for thread in np.unique(tasks.track[launching]).tolist():
+        for own in per_step(graph, launching[tasks.track[launching] == thread]):
+            found[own[0] : own[-1] + 1] = True
     synced = np.unique(graph.edges.target[of_kinds(graph.edges, EdgeKind.SYNC, EdgeKind.COPY)])
     count = int(np.count_nonzero(found[synced]))
     found &= of_kinds(tasks, TaskKind.OPERATOR, TaskKind.CALL, TaskKind.GAP) & ~input_tasks(graph)
@@ -113,9 +93,8 @@ def _launched_once(graph: TaskGraph, captured: Mask, launch_ns: int) -> I64:
     duration: I64 = np.where(captured, 0, graph.tasks.duration)
     own = np.flatnonzero(captured & (graph.tasks.track == graph.owner))
     own = own if len(own) else np.flatnonzero(captured)
-    for step in range(len(graph.steps)):
-        first = own[graph.tasks.step[own] == step][:1]
-        duration[first] = launch_ns
+    for tasks in per_step(graph, own):
+        duration[tasks[0]] = launch_ns
     return duration
 
 
@@ -124,16 +103,8 @@ def _launched_once(graph: TaskGraph, captured: Mask, launch_ns: int) -> I64:
 
 PAGEABLE = re.compile(r"(HtoD|HostToDevice|H2D).*Pageable|Pageable.*-> *Device", re.IGNORECASE)
 TO_HOST = re.compile(r"DtoH|DeviceToHost|D2H|Device -> (Host|Pageable|Pinned)", re.IGNORECASE)
-TO_DEVICE = re.compile(r"HtoD|HostToDevice|H2D|(Host|Pageable|Pinned) -> Device", re.IGNORECASE)
 ALLOCATES = re.compile(r"(cuda|hip)(Malloc|Free)$")
 """Calls that bypass the caching allocator. `Free` waits for the device."""
-
-
-def named(graph: TaskGraph, pattern: re.Pattern[str]) -> Mask:
-    """Tasks whose name matches a pattern."""
-    names = np.array([bool(pattern.search(name)) for name in graph.names], dtype=bool)
-    found: Mask = names[graph.tasks.name]
-    return found
 
 
 @transform("remove_sync")
@@ -154,16 +125,12 @@ def remove_sync(context: Context, name: str = "") -> Change:
     """
     graph = context.graph
     edges = graph.edges
-    targets = np.zeros(len(graph), dtype=bool)
-    back = named(graph, TO_HOST)
+    back = graph.named(TO_HOST.search)
     waits = of_kinds(edges, EdgeKind.SYNC) | (of_kinds(edges, EdgeKind.COPY) & back[edges.source])
-    targets[edges.target[waits]] = True
-    if name:
-        targets &= named(graph, re.compile(re.escape(name)))
+    targets = mask_of(len(graph), edges.target[waits]) & graph.named(lambda each: name in each)
     if not targets.any():
         raise NotApplicable("the host does not wait for a synchronization" + (f" in {name}" if name else ""))
-    plan = Plan().drop_edges(EdgeKind.SYNC, targets).drop_edges(EdgeKind.COPY, targets)
-    return Change(plan)
+    return Change(Plan().drop_edges(EdgeKind.SYNC, targets).drop_edges(EdgeKind.COPY, targets))
 
 
 @transform("pin_memory")
@@ -183,7 +150,7 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
         If the bandwidth of pinned memory is not known; if no pageable memory is copied to the device.
     """
     graph, machine = context.graph, context.known
-    pageable = named(graph, PAGEABLE) & of_kinds(graph.tasks, TaskKind.COPY)
+    pageable = graph.named(PAGEABLE.search) & of_kinds(graph.tasks, TaskKind.COPY)
     if not pageable.any():
         raise NotApplicable("no pageable memory is copied to the device")
     plan, notes = Plan(), tuple[str, ...]()
@@ -194,17 +161,11 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
         what = f"the bandwidth of {missing} memory is not in the trace"
         raise MissingMachineConstant(what, name=f"{missing}_bytes_per_s")
     else:
-        notes = (
-            (
-                "the prediction does not make copies faster, because the bandwidth of pinned or pageable memory is "
-                "unknown"
-            ),
-        )
+        why = "the bandwidth of pinned or pageable memory is unknown"
+        notes = (f"the prediction does not make copies faster, because {why}",)
     if non_blocking:
-        targets = np.zeros(len(graph), dtype=bool)
         edges = graph.edges
-        blocking = of_kinds(edges, EdgeKind.COPY, EdgeKind.SYNC) & pageable[edges.source]
-        targets[edges.target[blocking]] = True
+        targets = edges.target[of_kinds(edges, EdgeKind.COPY, EdgeKind.SYNC) & pageable[edges.source]]
         plan = plan.drop_edges(EdgeKind.COPY, targets).drop_edges(EdgeKind.SYNC, targets)
     return Change(plan, notes=notes)
 
@@ -225,7 +186,7 @@ def empty_cache(context: Context) -> Change:
         If no step allocates past the caching allocator.
     """
     graph = context.graph
-    calls = named(graph, ALLOCATES) & (graph.tasks.step >= 0) & (graph.tasks.row >= 0)
+    calls = graph.named(ALLOCATES.search) & (graph.tasks.step >= 0) & (graph.tasks.row >= 0)
     if not calls.any():
         raise NotApplicable("no step calls cudaMalloc or cudaFree")
     return Change(Plan().remove(calls))
@@ -296,13 +257,11 @@ def workers(context: Context, workers: int, now: int = -1) -> Change:
         Plan().scale(~tasks, slower).scale(tasks, (max(load * slower / busy - computing * slower, 0.0) + ns) / spent)
         for slower, ns in zip(shared, HAND_OVER_NS if taking is None else (taking,) * 3, strict=True)
     ]
-    notes = () if cores else ("the prediction assumes as many free cores as workers",)
+    notes: tuple[str, ...] = () if cores else ("the prediction assumes as many free cores as workers",)
     if shared is UNKNOWN_CONTENTION:
-        why = (
-            "the effect of workers on a step that computes on the CPU is unknown: run `perfdl constants` to measure it"
-        )
-        return Change.of(plans, trust="low", notes=(*notes, why))
-    return Change.of(plans, notes=notes)
+        unknown = "the effect of workers on a step that computes on the CPU is unknown"
+        notes += (f"{unknown}: run `perfdl constants` to measure it",)
+    return Change.of(plans, trust="low" if shared is UNKNOWN_CONTENTION else "ok", notes=notes)
 
 
 @transform("prefetch")
@@ -323,5 +282,5 @@ def prefetch(context: Context) -> Change:
     return workers(context, 1)
 
 
-def _mean(steps: np.typing.NDArray[np.int64]) -> float:
+def _mean(steps: I64) -> float:
     return float(steps.mean()) if len(steps) else 0.0

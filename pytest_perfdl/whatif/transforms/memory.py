@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
 from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.model.errors import MissingConstant, NotApplicable
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.trace.model import I64, Category, Rows
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.editing.surgery import NewTask
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind
@@ -52,7 +53,9 @@ def checkpointing(context: Context, layer: str = "") -> Change:
     found = _trained(context, layer)
     graph = context.graph
     plans = [Plan().timed(_again(graph, found, more)) for more in (1.0, 0.0, 2.0)]
-    return Change.of(plans, peak_bytes=_peak(context, found))
+    spans = _between(graph, found)
+    peak = context.peak(lambda memory: memory.freed_between(*_away(context, memory, spans)))
+    return Change.of(plans, peak_bytes=peak)
 
 
 def _trained(context: Context, pattern: str) -> list[Layer]:
@@ -91,8 +94,8 @@ def _repeated(graph: TaskGraph, layer: Layer) -> Rows:
     host = own[~graph.is_device[own] & (tasks.row[own] >= 0)]
     if trace is None or not len(host):
         return own
-    saving = _matching(trace, _NEEDS_INPUT) | _matching(trace, _NEEDS_RESULT)
-    outer = call_tree(trace).outermost(saving)[tasks.row[host]]
+    saving = trace.named(lambda name: _NEEDS_INPUT.match(name) or _NEEDS_RESULT.match(name))
+    outer = call_tree(trace).outermost(saving[trace.name] & (trace.category == Category.CPU_OP))[tasks.row[host]]
     if not (outer >= 0).any():
         return own
     last = int(outer[np.flatnonzero(outer >= 0)[-1]])
@@ -103,12 +106,6 @@ def _repeated(graph: TaskGraph, layer: Layer) -> Rows:
     return repeated
 
 
-def _matching(trace: Trace, pattern: re.Pattern[str]) -> Mask:
-    names = trace.named(pattern.match)
-    found: Mask = names[trace.name] & (trace.category == Category.CPU_OP)
-    return found
-
-
 def _nodes(graph: TaskGraph, layer: Layer) -> int:
     """Number of nodes of the autograd graph that the layer's backward pass evaluates."""
     rows = np.unique(graph.tasks.row[layer.backward])
@@ -116,20 +113,19 @@ def _nodes(graph: TaskGraph, layer: Layer) -> int:
     return 0 if trace is None else sum(bool(_NODE.match(trace.name_of(row))) for row in rows[rows >= 0].tolist())
 
 
-def _peak(context: Context, found: list[Layer]) -> int | None:
-    memory = context.memory
-    return None if memory is None else memory.freed_between(*_between(context, memory, found)).peak_bytes
+def _between(graph: TaskGraph, found: list[Layer]) -> list[tuple[Layer, int, int]]:
+    """Layers with the end of the forward pass, and the start of the backward pass that needs what they keep."""
+    return [(layer, *bounds(graph, layer)[1:]) for layer in found]
 
 
-def _between(context: Context, memory: Lifetimes, found: list[Layer]) -> tuple[Mask, I64, I64]:
-    """What layers keep, the end of the forward pass that made it, and the start of the backward pass that needs it."""
+def _away(context: Context, memory: Lifetimes, spans: Iterable[tuple[Layer, int, int]]) -> tuple[Mask, I64, I64]:
+    """What layers keep, until when it stays, and since when it is there again."""
     chosen = np.zeros(len(memory), dtype=bool)
     until, since = memory.end.copy(), memory.end.copy()
-    for layer in found:
+    for layer, gone, back in spans:
         own = saved(context, layer)
-        _, closed, returned = bounds(context.graph, layer)
         chosen |= own
-        until[own], since[own] = closed, returned
+        until[own], since[own] = gone, back
     return chosen, until, since
 
 
@@ -188,15 +184,12 @@ def vdnn(context: Context, layer: str = "") -> Change:
     if not behind:
         raise NotApplicable("no layer is followed by another layer")
     plan = _copies(graph, "offload", ahead, waiting, 1001) + _copies(graph, "offload", behind, None, 1002)
-    chosen = np.zeros(len(memory), dtype=bool)
-    until, since = memory.end.copy(), memory.end.copy()
-    for index, (each, ns) in enumerate(zip(found, times, strict=True)):
-        if each.last_forward(graph)[1] in behind:
-            own = saved(context, each)
-            chosen |= own
-            until[own] = bounds(graph, each)[1] + ns
-            since[own] = bounds(graph, found[index + 1])[2]
-    return Change(plan, peak_bytes=memory.freed_between(chosen, until, since).peak_bytes)
+    spans = [
+        (each, bounds(graph, each)[1] + ns, bounds(graph, found[index + 1])[2])
+        for index, (each, ns) in enumerate(zip(found, times, strict=True))
+        if each.last_forward(graph)[1] in behind
+    ]
+    return Change(plan, peak_bytes=memory.freed_between(*_away(context, memory, spans)).peak_bytes)
 
 
 def _copies(graph: TaskGraph, name: str, times: dict[int, int], waiting: Mask | None, stream: int) -> Plan:
@@ -251,7 +244,7 @@ def gist(context: Context, layer: str = "", ratio: float = 0.5) -> Change:
             for task in (last[which], first[which]):
                 duration[task] += round((1 + ratio) * size / rate * 1e9 * more)
         plans.append(Plan().timed(duration))
-    chosen, until, since = _between(context, memory, found)
+    chosen, until, since = _away(context, memory, _between(graph, found))
     away = memory.freed_between(chosen, until, since)
     # The encoded form fills the time between.
     encoded = Lifetimes(

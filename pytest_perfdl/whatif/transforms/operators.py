@@ -9,14 +9,14 @@ from itertools import pairwise
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts import PHASES, labels
-from pytest_perfdl.analysis.events.launches import call_tree, launches
+from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.analysis.events.origins import forward_of
 from pytest_perfdl.analysis.events.threads import backward_rows
 from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import MissingMachineConstant, NotApplicable
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace
 from pytest_perfdl.whatif.editing.edit import Plan
-from pytest_perfdl.whatif.editing.select import of_rows
+from pytest_perfdl.whatif.editing.select import of_rows, with_launched
 from pytest_perfdl.whatif.editing.surgery import NewTask
 from pytest_perfdl.whatif.facts import (
     SHORT_TYPES,
@@ -27,6 +27,7 @@ from pytest_perfdl.whatif.facts import (
     inside,
     operator_costs,
     optimizer_steps,
+    per_step,
 )
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
 from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
@@ -122,11 +123,8 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     known = sum(weights[own == number].sum() for number in measured)
     changed = sum(weights[own == number].sum() for number, kind in lower.items() if kind != "full")
     covered = bool(changed) and known >= 0.9 * changed
-    notes = (
-        () if covered else (("the gain of each operator is a rule of thumb: run `perfdl constants` to measure gains"),)
-    )
-    peak = _peak(context, costs, lower)
-    return Change.of(plans, peak, "ok" if covered else "low", notes)
+    note = "the gain of each operator is a rule of thumb: run `perfdl constants` to measure gains"
+    return Change.of(plans, _peak(context, costs, lower), "ok" if covered else "low", () if covered else (note,))
 
 
 def _kind(costs: Costs, number: int) -> str:
@@ -160,15 +158,12 @@ def _factors(
             found[number] = (best, low / high if compute > memory else 0.5, (1 + best) / 2)
         elif kind == "lower" and not ratios:
             machine.rate("memory_bytes_per_s", "the memory bandwidth")
-            raise _no_peaks(dtype)
+            unknown = f"the speed of this machine in {dtype} is unknown"
+            raise MissingMachineConstant(unknown, "its peaks or measured ratios")
         else:
             # Elementwise operators move half the bytes; with measured ratios the rest was not worth a replay.
             found[number] = (0.5, 0.5, 0.75) if not ratios else (1.0, 0.5, 1.0)
     return found, measured
-
-
-def _no_peaks(dtype: str) -> MissingMachineConstant:
-    return MissingMachineConstant(f"the speed of this machine in {dtype} is unknown", "its peaks or measured ratios")
 
 
 def _casts(context: Context, machine: Machine) -> tuple[float, float]:
@@ -180,13 +175,10 @@ def _casts(context: Context, machine: Machine) -> tuple[float, float]:
     return 2 * _CAST_BYTES * total / rate * 1e9, 8 * total / rate * 1e9
 
 
-def _with_casts(graph: TaskGraph, factor: F64, some: Rows, casts: float) -> np.typing.NDArray[np.int64]:
-    duration = np.rint(graph.tasks.duration * factor).astype(np.int64)
-    step = graph.tasks.step[some]
-    for index in range(len(graph.steps)):
-        own = some[step == index]
-        if len(own):
-            duration[own[0]] += round(casts)
+def _with_casts(graph: TaskGraph, factor: F64, some: Rows, casts: float) -> I64:
+    duration = graph.scaled(factor)
+    for own in per_step(graph, some):
+        duration[own[0]] += round(casts)
     return duration
 
 
@@ -208,22 +200,13 @@ def _unscale(context: Context, passes: float) -> Plan:
     """A pass over the gradients behind the last kernel before each update, for which the host waits."""
     rows, _ = optimizer_steps(context.trace)
 
-    def last_before(graph: TaskGraph) -> Mask:
-        found = np.zeros(len(graph), dtype=bool)
-        updating = inside(graph, rows)
-        for index in range(len(graph.steps)):
-            own = np.flatnonzero(graph.is_device & (graph.tasks.step == index) & ~updating)
-            if len(own):
-                found[own[np.argmax(graph.tasks.submitted[own])]] = True
-        return found
+    def last_before(graph: TaskGraph) -> Rows:
+        steps = per_step(graph, np.flatnonzero(graph.is_device & ~inside(graph, rows)))
+        return np.array([own[np.argmax(graph.tasks.submitted[own])] for own in steps], dtype=np.intp)
 
-    def first_of_update(graph: TaskGraph) -> Mask:
-        found = np.zeros(len(graph), dtype=bool)
-        own = np.flatnonzero(inside(graph, rows) & ~graph.is_device)
-        for index in range(len(graph.steps)):
-            tasks = own[graph.tasks.step[own] == index]
-            found[tasks[:1]] = True
-        return found
+    def first_of_update(graph: TaskGraph) -> Rows:
+        steps = per_step(graph, np.flatnonzero(inside(graph, rows) & ~graph.is_device))
+        return np.array([own[0] for own in steps], dtype=np.intp)
 
     return Plan().insert(NewTask("unscale gradients", round(passes)), last_before, before=first_of_update)
 
@@ -253,18 +236,12 @@ def operator_rows(trace: Trace, pattern: str) -> Mask:
     found: Mask = tree.outermost(named[trace.name] & (trace.category == Category.CPU_OP)) >= 0
     forward = forward_of(trace)
     backward = (forward >= 0) & found[np.maximum(forward, 0)]
-    found |= tree.outermost(backward) >= 0
-    joined = launches(trace)
-    linked = joined.linked
-    found[joined.device[linked]] |= found[joined.call[linked]]
-    return found
+    return with_launched(trace, found | (tree.outermost(backward) >= 0))
 
 
 def with_python(graph: TaskGraph, tasks: Mask) -> Mask:
     """Tasks, and the gap on the host thread after each run of them: the Python that called them."""
-    track, kind = graph.tasks.track, graph.tasks.kind
-    behind = np.concatenate(([False], tasks[:-1] & (track[1:] == track[:-1])))
-    found: Mask = tasks | (behind & ~tasks & (kind == TaskKind.GAP))
+    found: Mask = tasks | (graph.behind(tasks) & (graph.tasks.kind == TaskKind.GAP))
     return found
 
 
@@ -368,10 +345,9 @@ def reconstructed_batch_norm(context: Context) -> Change:
     plans = []
     for gain in (1.0, 1 / 3):
         factor = np.where(busy & norms, 1 - gain / 2, np.where(busy & activations, 1 - gain, 1.0))
-        plans.append(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
-    return Change(
-        plans[0], slow=plans[1], trust="low", notes=(("the gain for batch norm is an empirical factor of one half"),)
-    )
+        plans.append(Plan().timed(graph.scaled(factor)))
+    notes = ("the gain for batch norm is an empirical factor of one half",)
+    return Change(plans[0], slow=plans[1], trust="low", notes=notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,17 +381,13 @@ def fusion(context: Context, epilogues: bool = False) -> Change:
     NotApplicable
         If there are no two such neighbors, or no shapes.
     """
-    fused = fused_durations(context, epilogues)
-    return _change(context.graph, *fused)
+    duration, gone = fused_durations(context, epilogues)
+    now = context.graph.tasks.duration
+    half = np.where(gone, now // 2, (duration + now) // 2)
+    return Change(Plan().timed(duration).remove(gone), slow=Plan().timed(half))
 
 
-def _change(graph: TaskGraph, duration: np.typing.NDArray[np.int64], gone: Mask) -> Change:
-    half = np.where(gone, graph.tasks.duration // 2, (duration + graph.tasks.duration) // 2)
-    plan = Plan().timed(duration)
-    return Change(plan.remove(gone) if gone.any() else plan, slow=Plan().timed(half))
-
-
-def fused_durations(context: Context, epilogues: bool) -> tuple[np.typing.NDArray[np.int64], Mask]:
+def fused_durations(context: Context, epilogues: bool) -> tuple[I64, Mask]:
     """Durations with all chains fused, and the kernels that vanish.
 
     Raises

@@ -132,7 +132,7 @@ def _one_kernel(graph: TaskGraph, updates: list[Rows], call: int, computing: int
             gone[kernels[1:]] = True
         else:
             duration[host[0]] += computing
-    return Plan().timed(duration).remove(gone) if gone.any() else Plan().timed(duration)
+    return Plan().timed(duration).remove(gone)
 
 
 @transform("foreach")
@@ -171,7 +171,7 @@ def foreach(context: Context) -> Change:
             duration[between] = np.minimum(duration[between], PARAMETER_NS)
     slow = (duration + graph.tasks.duration) // 2
     plan, careful = Plan().timed(duration), Plan().timed(np.maximum(slow, duration))
-    return Change(plan.remove(gone), slow=careful.remove(gone)) if gone.any() else Change(plan, slow=careful)
+    return Change(plan.remove(gone), slow=careful.remove(gone))
 
 
 def _grouped(graph: TaskGraph, host: Rows, kernels: Rows, parameters: float, duration: I64, gone: Mask) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,6 +32,8 @@ ENDS = (0.05, 0.95)
 SCALING = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce")
 """Kinds of collectives whose cost depends on the number of ranks."""
 
+Sample = TypeVar("Sample")
+
 ONE_SIZE = "all collectives have about one size, so their latency is not known, and the range covers all of it"
 
 
@@ -54,26 +57,24 @@ def job_of(context: Context) -> Job:
 class Costs:
     """What the collectives of a job cost, fitted for each kind and size of its group."""
 
-    kind: tuple[str, ...]
     bytes: I64
-    members: I64
     transfer: I64
     """Nanoseconds from the last arrival on."""
-    groups: tuple[tuple[Mask, Cost], ...]
-    """Which collectives, and what they cost; those without recorded bytes are in none."""
+    groups: tuple[tuple[str, int, Mask, Cost], ...]
+    """Kind, number of ranks, which collectives, and what they cost; those without recorded bytes are in none."""
 
     @classmethod
     def of(cls, job: Job) -> Costs:
         """Fit them."""
         found, took = job.meetings, transfers(job.meetings)
-        kinds = np.array(found.kind)
         groups = []
-        for kind, members in sorted(set(zip(found.kind, found.members.tolist(), strict=True))):
-            own = (kinds == kind) & (found.members == members) & (found.bytes > 0)
+        for kind, members in sorted(set(zip(found.kind.tolist(), found.members.tolist(), strict=True))):
+            own = (found.kind == kind) & (found.members == members) & (found.bytes > 0)
             if own.any():
                 cost = fitted(found.bytes[own], took[own])
-                groups.append((own, cost if cost.known else _of_any_kind(found, took, kind, members) or cost))
-        return cls(found.kind, found.bytes, found.members, took, tuple(groups))
+                cost = cost if cost.known else _of_any_kind(found, took, kind, members) or cost
+                groups.append((kind, members, own, cost))
+        return cls(found.bytes, took, tuple(groups))
 
     @property
     def sized(self) -> Mask:
@@ -83,7 +84,7 @@ class Costs:
     @property
     def known(self) -> bool:
         """Whether latency and time per byte are told apart in all of them."""
-        return bool(self.sized.all()) and all(cost.known for _, cost in self.groups)
+        return bool(self.sized.all()) and all(cost.known for *_, cost in self.groups)
 
 
 def _of_any_kind(found: Meetings, took: I64, kind: str, members: int) -> Cost | None:
@@ -91,12 +92,11 @@ def _of_any_kind(found: Meetings, took: I64, kind: str, members: int) -> Cost | 
 
     t = m l + v S / B, with the messages m and the volume v of each kind: t / m is fitted to v S / m.
     """
-    kinds = np.array(found.kind)
-    own = np.isin(kinds, SCALING) & (found.members == members) & (found.bytes > 0)
+    own = np.isin(found.kind, SCALING) & (found.members == members) & (found.bytes > 0)
     if kind not in SCALING or not own.any():
         return None
-    messages = np.array([rounds(each, members, "ring") for each in kinds[own].tolist()])
-    shares = np.array([volume(each, members) for each in kinds[own].tolist()])
+    messages = np.array([rounds(each, members, "ring") for each in found.kind[own].tolist()])
+    shares = np.array([volume(each, members) for each in found.kind[own].tolist()])
     cost = fitted(found.bytes[own] * shares / messages, took[own] / messages)
     scale = rounds(kind, members, "ring"), volume(kind, members)
     return cost.scaled(*scale) if cost.known else None
@@ -246,8 +246,7 @@ def _faster_network(job: Job, factor: float, bytes_per_s: float) -> Change:
     for place, share in enumerate((1.0, 1.0, 0.0)):
         if factor:
             times[place][~found.sized] *= 1 - share * (1 - 1 / factor)
-    for own, cost in found.groups:
-        kind, members = found.kind[int(np.flatnonzero(own)[0])], int(found.members[own][0])
+    for kind, members, own, cost in found.groups:
         size = found.bytes[own].astype(np.float64)
         new = volume(kind, members) / bytes_per_s * 1e9 if bytes_per_s else 0.0
         deltas = [
@@ -264,10 +263,14 @@ def _faster_network(job: Job, factor: float, bytes_per_s: float) -> Change:
 
 def _ends(samples: F64) -> tuple[float, float]:
     """The ends of an interval of 90 % of them; of two, which are the ends of what is possible, both."""
-    if len(samples) <= 2:
-        return float(samples.min()), float(samples.max())
-    low, high = np.quantile(samples, ENDS).tolist()
+    low, high = np.quantile(samples, ENDS if len(samples) > 2 else (0.0, 1.0)).tolist()
     return low, high
+
+
+def ends_of(ordered: Sequence[Sample]) -> tuple[Sample, Sample]:
+    """The same of samples in their order."""
+    low, high = (round(share * (len(ordered) - 1)) for share in (ENDS if len(ordered) > 2 else (0.0, 1.0)))
+    return ordered[low], ordered[high]
 
 
 @transform("ranks", of_job=True)
@@ -324,8 +327,7 @@ def ranks(context: Context, n: int, algorithm: str = "") -> Change:
 def _on_more_ranks(found: Costs, everyone: Mask, n: int, algorithms: Sequence[str]) -> list[F64]:
     """Transfers on n ranks: likely, at the fast end, at the slow end."""
     times = [found.transfer.astype(np.float64) for _ in range(3)]
-    for own, cost in found.groups:
-        kind, count = found.kind[int(np.flatnonzero(own)[0])], int(found.members[own][0])
+    for kind, count, own, cost in found.groups:
         if not everyone[own].all() or kind not in SCALING:
             continue
         size, measured = found.bytes[own].astype(np.float64), found.transfer[own]
@@ -336,12 +338,11 @@ def _on_more_ranks(found: Costs, everyone: Mask, n: int, algorithms: Sequence[st
             return np.asarray(latency * (messages - 1) + per_byte * size * (more - 1), dtype=np.float64)
 
         samples = [added(latency, per_byte, min(messages)) for latency, per_byte in cost.samples.tolist()]
-        order = sorted(samples, key=lambda each: float(each.sum()))
-        place = [round(share * (len(order) - 1)) for share in (ENDS if len(order) > 2 else (0.0, 1.0))]
+        low, high = ends_of(sorted(samples, key=lambda each: float(each.sum())))
         likely = added(cost.latency_ns, cost.ns_per_byte, min(messages))
         without = added(cost.latency_ns, cost.ns_per_byte, 1.0)
-        fast = min((order[place[0]], without, likely), key=lambda each: float(each.sum()))
-        slow = max((order[place[1]], likely), key=lambda each: float(each.sum()))
+        fast = min((low, without, likely), key=lambda each: float(each.sum()))
+        slow = max((high, likely), key=lambda each: float(each.sum()))
         for line, delta in zip(times, (likely, fast, slow), strict=True):
             line[own] = np.maximum(measured + delta, 0.0)
     return times

@@ -20,11 +20,13 @@ from pytest_perfdl.whatif.editing.edit import Plan, primitive
 from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import computing, gradients, input_tasks, inside, operator_costs, optimizer_steps
 from pytest_perfdl.whatif.from_trace.graph import task_graph
-from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, of_kinds
+from pytest_perfdl.whatif.model import TaskGraph, TaskKind, of_kinds
 from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.strategy import (
+    STATES,
     DeviceLayout,
     Network,
+    around,
     gradient_share,
     layer_costs,
     layers,
@@ -36,10 +38,6 @@ from pytest_perfdl.whatif.strategy import (
 from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
 
 # More or less work: another batch size, another number of layers.
-
-
-_STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1}
-"""Tensors as large as the parameters that an optimizer keeps."""
 
 
 @transform("batch")
@@ -97,19 +95,9 @@ def batch(context: Context, to: int, now: int, other: str = "", other_batch: int
     grows &= ~of_kinds(graph.tasks, TaskKind.COMMUNICATION)
     grows |= input_tasks(graph)
     plans = [Plan().scale(grows, factor) for factor in (ratio, (1 + ratio) / 2)]
-    peak = scaled_peak(context, ratio)
-    return Change(
-        plans[0],
-        fast=plans[1],
-        peak_bytes=peak,
-        trust="low",
-        notes=(
-            (
-                "one trace does not show the part of the time that is independent of batch size: set other=... to a "
-                "second trace"
-            ),
-        ),
-    )
+    unknown = "one trace does not show the part of the time that is independent of batch size"
+    notes = (f"{unknown}: set other=... to a second trace",)
+    return Change(plans[0], fast=plans[1], peak_bytes=scaled_peak(context, ratio), trust="low", notes=notes)
 
 
 def affine(context: Context, other: TaskGraph, share: float) -> Change:
@@ -134,7 +122,7 @@ def affine(context: Context, other: TaskGraph, share: float) -> Change:
             factor[tasks] = max(1 + share * (there * steps / time - 1), 0.0)
     if matched < whole / 2:
         raise NotRecorded("the two traces have different operators")
-    return Change(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
+    return Change(Plan().timed(graph.scaled(factor)))
 
 
 def _by_operator(graph: TaskGraph) -> dict[tuple[object, ...], list[int]]:
@@ -199,25 +187,17 @@ def layer_count(context: Context, to: int, now: int, layer: str = "") -> Change:
     rows, kind = optimizer_steps(trace)
     growth = 1 + share * (ratio - 1)
     factor[inside(graph, rows)] = growth
-    factor[_accumulating(graph)] = growth
-    plan = Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64))
+    factor[graph.named(lambda name: AUTOGRAD.match(name) and "AccumulateGrad" in name)] = growth
+    plan = Plan().timed(graph.scaled(factor))
     memory, peak = context.memory, None
     if memory is not None:
         marks = labels(trace)
-        inner = np.array(
-            [any(p == q or p.startswith(f"{q}.") for q in paths) for p in [*marks.modules, ""]], dtype=bool
-        )
+        inner = around(marks.modules, paths) >= 0
         own = (memory.row >= 0) & inner[np.where(memory.row >= 0, marks.module[memory.row], -1)]
         # Of the memory from before the trace, parameters and the optimizer's state are theirs by share.
-        static = gradients(trace).total_bytes * share * (1 + _STATES.get(kind, 0)) * (ratio - 1)
+        static = gradients(trace).total_bytes * share * (1 + STATES.get(kind, 0)) * (ratio - 1)
         peak = memory.scaled(own, ratio).with_more(round(static)).peak_bytes
     return Change(plan, peak_bytes=peak)
-
-
-def _accumulating(graph: TaskGraph) -> Mask:
-    names = np.array([bool(AUTOGRAD.match(name)) and "AccumulateGrad" in name for name in graph.names], dtype=bool)
-    found: Mask = names[graph.tasks.name]
-    return found
 
 
 # Memory formats of images.
@@ -255,7 +235,7 @@ def channels_last(context: Context) -> Change:
     """
     graph = context.graph
     ratios = context.known.ratios.get(_FORM, {})
-    transposing = _transposing(graph)
+    transposing = graph.named(TRANSPOSING.search) & graph.is_device
     costs = operator_costs(context.trace)
     convolves = [number for number, key in enumerate(costs.keys) if "conv" in key.partition(" ")[0]]
     if not convolves and not transposing.any():
@@ -274,16 +254,11 @@ def channels_last(context: Context) -> Change:
         factor = np.ones(len(graph))
         factor[some] = [ratios.get(costs.keys[number], (1.0, 1.0, 1.0))[which] for number in costs.number[call[some]]]
         factor[transposing] = 0.0
-        plans.append(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
+        plans.append(Plan().timed(graph.scaled(factor)))
     if not ratios:
         note = "the prediction only removes conversion kernels; the convolutions may also become faster or slower"
         return Change(plans[0], trust="low", notes=(note,))
     return Change.of(plans)
-
-
-def _transposing(graph: TaskGraph) -> Mask:
-    named = np.array([bool(TRANSPOSING.search(name)) for name in graph.names], dtype=bool)
-    return named[graph.tasks.name] & graph.is_device
 
 
 # Layers on several devices: model parallel, pipeline parallel, tensor parallel.
@@ -296,7 +271,7 @@ _NOTES = ("the prediction assumes that the time of a micro-batch is proportional
 def _steps_take(graph: TaskGraph, ns: int) -> TaskGraph:
     """Scale the durations of all tasks so that the mean step takes `ns`."""
     mean = float(simulate(graph).steps_ns.mean())
-    return graph.with_durations(np.rint(graph.tasks.duration * (ns / mean)).astype(np.int64))
+    return graph.with_durations(graph.scaled(ns / mean))
 
 
 def spread(context: Context, layout: DeviceLayout, layer: str) -> Change:

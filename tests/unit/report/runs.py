@@ -321,6 +321,9 @@ def hostile():
     )
 
 
+MEMORY = {"Addr": 1, "Bytes": 100, "Device Id": -1, "Device Type": 0, "Total Allocated": 900, "Total Reserved": 0}
+
+
 def exemplar(path, step_ns=2_000_000, mm_ns=700_000, pid=4242, origin=5_000_000):
     """A gzip-compressed exemplar: one step on a CPU thread with nested operators, and a kernel on a stream."""
     at = origin + 1_000
@@ -335,10 +338,7 @@ def exemplar(path, step_ns=2_000_000, mm_ns=700_000, pid=4242, origin=5_000_000)
         Event("X", "aten::mm", pid, pid, at + 20, mm_ns, "cpu_op", {"External id": 7}),
         Event("X", "aten::mm", pid, pid, at + mm_ns + 100, mm_ns, "cpu_op"),
         Event("X", "sgemm", 0, 7, at + 300, mm_ns, "kernel"),
-        Event("s", "ac2g", pid, pid, at + 20, category="ac2g", flow=1),
-        Event("f", "ac2g", 0, 7, at + 300, category="ac2g", flow=1),
-        Event("i", "[memory]", pid, pid, at + 50, category="cpu_instant_event", args={"Bytes": 512}),
-        Event("C", "queue", pid, 0, at + 60, args={"depth": 3}),
+        Event("i", "[memory]", pid, pid, at + 50, category="cpu_instant_event", args=MEMORY | {"Bytes": 512}),
     ]
     path.write_bytes(compress(write(None, events, {"schemaVersion": 1})))
     return path

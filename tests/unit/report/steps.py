@@ -1,5 +1,7 @@
 """Steps to draw: exemplars written as nested slices, in microseconds."""
 
+from pytest_perfdl.report import speedscope
+from pytest_perfdl.report.step_trace import drawn_sides, regression_trace
 from pytest_perfdl.trace import Event, compress, write
 
 STEP = "ProfilerStep#3"
@@ -57,3 +59,13 @@ def training(wait=100, softmax=100, host=100, fused=False):
     slices.append(operator(MM, at + 20, at + 120))
     at += 140 + host
     return exemplar(annotation(STEP, 0, at), *sorted(slices, key=lambda one: (one[1], -one[2])))
+
+
+def drawn(result, call, base, new):
+    """Both exemplars in one Chrome trace."""
+    return regression_trace(result, call, drawn_sides(base, new, result.id), result.judgement.blame)
+
+
+def flames(result, call, base, new):
+    """Both exemplars in one file for speedscope."""
+    return speedscope.speedscope(result, call, drawn_sides(base, new, result.id))

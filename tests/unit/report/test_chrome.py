@@ -7,12 +7,12 @@ from decimal import Decimal
 import pytest
 
 from pytest_perfdl.model.errors import ChromeTraceError
-from pytest_perfdl.report.step_trace import regression_trace
 from pytest_perfdl.report.traces import collect
 from pytest_perfdl.results.trace_files import OURS, stem
 from pytest_perfdl.trace import Event, compress, write
 from unit.report import runs
 from unit.report.importer import problems
+from unit.report.steps import drawn
 
 
 def opened(trace):
@@ -34,7 +34,7 @@ def check_importer_rules(events):
 
 def original(events):
     """Without what the trace adds to the two exemplars."""
-    ours = {"lag behind the baseline (observed)", "device busy", "achieved FLOP/s", "achieved bytes/s"}
+    ours = {"lag behind the baseline (observed)", "device busy", "achieved FLOP/s", "achieved bytes/s", "memory cpu"}
     return [event for event in events if event["name"] not in ours and event.get("cat") not in ("matched", "idle")]
 
 
@@ -54,7 +54,7 @@ REGRESSED = runs.result(
 
 def test_two_named_processes_that_keep_every_event(tmp_path):
     base, new = sides(tmp_path, mm_ns=950_000, step_ns=2_600_000, pid=99, origin=123_456_789)
-    events = opened(regression_trace(REGRESSED, "", base, new))
+    events = opened(drawn(REGRESSED, "", base, new))
     check_importer_rules(events)
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names == {1: f"baseline, one observed step: {runs.GPT}", 2: f"current, one observed step: {runs.GPT}"}
@@ -63,12 +63,12 @@ def test_two_named_processes_that_keep_every_event(tmp_path):
         kept = [event for event in original(events) if event["pid"] == pid and event["ph"] != "M"]
         assert Counter(event["ph"] for event in kept) == there
     threads = [event["args"]["name"] for event in events if event["name"] == "thread_name" and event["pid"] == 2]
-    assert threads == ["python: thread 4242 (python)", "python GPU 0: stream 7", "python: thread 0", "idle"]
+    assert threads == ["python: thread 4242 (python)", "python GPU 0: stream 7", "idle"]
 
 
 def test_steps_start_together_and_times_keep_their_nanoseconds(tmp_path):
     base, new = sides(tmp_path, origin=7, pid=99)
-    events = opened(regression_trace(REGRESSED, "", base, new))
+    events = opened(drawn(REGRESSED, "", base, new))
     steps = [event for event in events if event["name"] == "ProfilerStep#3"]
     assert [event["pid"] for event in steps] == [1, 2]
     assert steps[0]["ts"] == steps[1]["ts"] == 1_000
@@ -81,12 +81,12 @@ def test_without_a_step_marker_the_first_events_align(tmp_path):
     def bare(origin):
         return compress(write(None, [Event("X", "a", 1, 1, origin, 5, "cpu_op"), Event("X", "b", 1, 1, origin + 9, 5)]))
 
-    events = opened(regression_trace(REGRESSED, "", bare(100), bare(70_000)))
+    events = opened(drawn(REGRESSED, "", bare(100), bare(70_000)))
     assert [(event["pid"], event["ts"]) for event in events if event["name"] == "a"] == [(1, 0), (2, 0)]
 
 
 def test_slices_of_a_cause_carry_its_numbers_on_both_sides_and_stand_out_on_one(tmp_path):
-    events = opened(regression_trace(REGRESSED, "", *sides(tmp_path)))
+    events = opened(drawn(REGRESSED, "", *sides(tmp_path)))
     change = {
         "observed_delta_ns": 0,
         "cause": "aten::mm",
@@ -118,7 +118,7 @@ def test_launches_and_kernels_of_the_two_sides_cannot_be_confused():
         Event("X", "cudaDeviceSynchronize", 1, 1, 300, 5, "cuda_runtime", {"correlation": 0}),
     ]
     side = compress(write(None, linked))
-    events = [event for event in opened(regression_trace(REGRESSED, "", side, side)) if event["ph"] == "X"]
+    events = [event for event in opened(drawn(REGRESSED, "", side, side)) if event["ph"] == "X"]
     events = original(events)
     numbers = {(event["pid"], event["name"]): event["args"]["correlation"] for event in events}
     assert numbers[1, "cudaLaunchKernel"] == numbers[1, "gemm"] != numbers[2, "gemm"] == numbers[2, "cudaLaunchKernel"]
@@ -127,7 +127,7 @@ def test_launches_and_kernels_of_the_two_sides_cannot_be_confused():
 
 def test_blame_of_another_call_or_kind_marks_nothing(tmp_path):
     kernel = runs.result(blame=[runs.cause("aten::mm", kind="kernel"), runs.cause("aten::mm", call="forward")])
-    trace = regression_trace(kernel, "", *sides(tmp_path))
+    trace = drawn(kernel, "", *sides(tmp_path))
     assert not any("verdict" in event.get("args", {}) or "cname" in event for event in opened(trace))
     assert trace.selected is None
 
@@ -136,7 +136,7 @@ def test_overlapping_slices_are_kept_and_nest(tmp_path):
     crossing = [Event("X", "a", 1, 1, 0, 10), Event("X", "b", 1, 1, 5, 10), Event("X", "c", 1, 1, 7, 10)]
     lines = [{"ph": "X", "name": e.name, "pid": 1, "tid": 1, "ts": e.start_ns / 1000, "dur": 0.01} for e in crossing]
     data = gzip.compress(json.dumps({"traceEvents": lines}).encode())
-    events = opened(regression_trace(REGRESSED, "", data, data))
+    events = opened(drawn(REGRESSED, "", data, data))
     check_importer_rules(events)
     slices = [event["name"] for event in original(events) if event["ph"] == "X"]
     assert Counter(slices) == {"a": 2, "b": 2, "c": 2}
@@ -148,14 +148,14 @@ def test_odd_process_ids_become_valid(tmp_path):
         {"ph": "X", "name": "span", "pid": "Spans", "tid": "PyTorch Profiler", "ts": "1.5", "dur": "2"},
     ]
     data = gzip.compress(json.dumps({"traceEvents": lines}).encode())
-    events = opened(regression_trace(REGRESSED, "", data, data))
+    events = opened(drawn(REGRESSED, "", data, data))
     check_importer_rules(events)
     assert {event["name"] for event in original(events) if event["ph"] == "X"} == {"overhead", "span"}
 
 
 def test_equal_input_gives_equal_bytes(tmp_path):
     base, new = sides(tmp_path)
-    assert regression_trace(REGRESSED, "", base, new) == regression_trace(REGRESSED, "", base, new)
+    assert drawn(REGRESSED, "", base, new) == drawn(REGRESSED, "", base, new)
 
 
 DAMAGED = {
@@ -188,7 +188,7 @@ DAMAGED = {
 def test_a_damaged_exemplar_is_one_line_for_people(broken, tmp_path):
     good, _ = sides(tmp_path)
     with pytest.raises(ChromeTraceError) as error:
-        regression_trace(REGRESSED, "", broken, good)
+        drawn(REGRESSED, "", broken, good)
     assert "\n" not in str(error.value)
 
 
@@ -221,12 +221,12 @@ def test_share_that_is_not_a_number_is_null(tmp_path):
     odd = replace(
         REGRESSED, judgement=replace(REGRESSED.judgement, blame=(runs.cause("aten::mm", share=float("nan")),))
     )
-    events = opened(regression_trace(odd, "", *sides(tmp_path)))
+    events = opened(drawn(odd, "", *sides(tmp_path)))
     assert any(event.get("args", {}).get("share", 0) is None for event in events)
 
 
 def test_what_one_step_says_is_called_observed_and_is_no_verdict(tmp_path):
-    events = opened(regression_trace(REGRESSED, "", *sides(tmp_path, step_ns=2_900_000)))
+    events = opened(drawn(REGRESSED, "", *sides(tmp_path, step_ns=2_900_000)))
     steps = {event["pid"]: event["args"] for event in events if event["name"].startswith("ProfilerStep")}
     assert steps == {
         1: {"observed_current_ns": 2_900_000, "observed_delta_ns": 900_000},
@@ -235,7 +235,7 @@ def test_what_one_step_says_is_called_observed_and_is_no_verdict(tmp_path):
 
 
 def test_the_counter_ends_with_how_much_later_the_last_slice_ends(tmp_path):
-    events = opened(regression_trace(REGRESSED, "", *sides(tmp_path, mm_ns=900_000)))
+    events = opened(drawn(REGRESSED, "", *sides(tmp_path, mm_ns=900_000)))
     counter = [event for event in events if event["name"] == "lag behind the baseline (observed)"]
     assert {event["pid"] for event in counter} == {2}
     # The second aten::mm starts 200 us later and takes 200 us longer.
@@ -243,7 +243,7 @@ def test_the_counter_ends_with_how_much_later_the_last_slice_ends(tmp_path):
 
 
 def test_arrows_join_the_slices_of_causes(tmp_path):
-    events = opened(regression_trace(REGRESSED, "", *sides(tmp_path)))
+    events = opened(drawn(REGRESSED, "", *sides(tmp_path)))
     check_importer_rules(events)
     arrows = [event for event in events if event.get("cat") == "matched"]
     assert Counter(event["ph"] for event in arrows) == {"s": 4, "f": 4}
@@ -251,7 +251,7 @@ def test_arrows_join_the_slices_of_causes(tmp_path):
 
 
 def test_the_device_and_its_idle_time_are_tracks(tmp_path):
-    events = opened(regression_trace(REGRESSED, "", *sides(tmp_path)))
+    events = opened(drawn(REGRESSED, "", *sides(tmp_path)))
     running = [event["args"]["running"] for event in events if event["name"] == "device busy" and event["pid"] == 1]
     assert running == [1, 0]
     gaps = [event for event in events if event.get("cat") == "idle" and event["pid"] == 1]
@@ -274,7 +274,7 @@ def test_what_operators_achieve_is_a_counter_of_each_side(tmp_path):
         ]
         return compress(write(None, events))
 
-    events = opened(regression_trace(REGRESSED, "", side(1_000_000), side(2_000_000)))
+    events = opened(drawn(REGRESSED, "", side(1_000_000), side(2_000_000)))
     check_importer_rules(events)
     step = next(event for event in events if event["name"].startswith("ProfilerStep") and event["pid"] == 2)
     for pid, ns in ((1, 1_000_000), (2, 2_000_000)):
@@ -288,13 +288,14 @@ def test_what_operators_achieve_is_a_counter_of_each_side(tmp_path):
 
 def test_memory_is_a_counter_of_each_side(tmp_path):
     def side(total):
+        args = runs.MEMORY | {"Total Allocated": total}
         events = [
             Event("X", "ProfilerStep#1", 1, 1, 0, 1_000, "user_annotation"),
-            Event("i", "[memory]", 1, 1, 500, category="cpu_instant_event", args={"Total Allocated": total}),
+            Event("i", "[memory]", 1, 1, 500, category="cpu_instant_event", args=args),
         ]
         return compress(write(None, events))
 
-    events = opened(regression_trace(REGRESSED, "", side(100), side(900)))
+    events = opened(drawn(REGRESSED, "", side(100), side(900)))
     counters = [(event["pid"], event["args"]) for event in events if event["name"] == "memory cpu"]
     assert counters == [(1, {"bytes": 100}), (2, {"bytes": 900})]
 

@@ -3,11 +3,11 @@
 import pytest
 
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.layout import Column, Table, keyed
+from pytest_perfdl.report.layout import Column, Table
 
 COLUMNS = (
-    keyed("Name", "name", "name"),
-    keyed("CPU self", "ns", "ns", "time of its own"),
+    Column("Name", lambda row: row["name"], "name"),
+    Column("CPU self", lambda row: row["ns"], "ns", "time of its own"),
     Column("Kind", lambda row: row["kind"], meaning="what it is", wide=True),
     Column("Waiting for others", lambda row: row["waiting"], "share", "the rest", "waiting"),
 )

@@ -114,7 +114,7 @@ def test_a_row_for_each_test_and_metric():
     paired = runs.timed(evidence="paired", rounds=12)
     run = runs.run(runs.result(metrics=[paired, runs.counted()]), runs.result("unmeasured", test="t.py::later"))
     found = rows(run)
-    assert list(found[0]) == list(COLUMNS)
+    assert list(found[0]) == [column.title for column in COLUMNS]
     assert [(row["test"], row["metric"]) for row in found] == [
         (runs.GPT, "step_time"),
         (runs.GPT, "ops"),

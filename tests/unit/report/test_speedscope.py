@@ -11,7 +11,7 @@ from types import MappingProxyType
 import pytest
 
 from pytest_perfdl.model.errors import ChromeTraceError
-from pytest_perfdl.report.speedscope import short_frame, speedscope
+from pytest_perfdl.report.speedscope import short_frame
 from pytest_perfdl.trace import Event, compress, write
 from unit.report import runs, steps
 
@@ -20,7 +20,7 @@ NAMES = ["current: one observed step", "baseline: one observed step"]
 
 def written(base, new, *causes):
     """The file as speedscope reads it; it keeps the schema and opens and closes frames properly."""
-    file = json.loads(speedscope(runs.result(blame=causes), "", base, new))
+    file = json.loads(steps.flames(runs.result(blame=causes), "", base, new))
     assert list(schema_errors(file)) == []
     for profile in file["profiles"]:
         stack, last = [], profile["startValue"]
@@ -243,18 +243,18 @@ def test_a_step_of_a_device_and_one_of_many_threads_without_a_step(tmp_path):
 
 def test_equal_input_gives_equal_bytes():
     base, new = steps.training(), steps.training(softmax=500)
-    assert speedscope(runs.result(), "", base, new) == speedscope(runs.result(), "", base, new)
+    assert steps.flames(runs.result(), "", base, new) == steps.flames(runs.result(), "", base, new)
 
 
 def test_a_damaged_exemplar_is_one_line_for_people():
     with pytest.raises(ChromeTraceError, match="the recorded baseline trace is damaged") as error:
-        speedscope(runs.result(), "", b"not gzip", steps.training())
+        steps.flames(runs.result(), "", b"not gzip", steps.training())
     assert "\n" not in str(error.value)
 
 
 def test_hostile_names_are_names():
     data = steps.exemplar(steps.annotation(steps.STEP, 0, 100), steps.operator(runs.HOSTILE, 10, 40))
-    file = json.loads(speedscope(runs.hostile(), runs.HOSTILE, data, data))
+    file = json.loads(steps.flames(runs.hostile(), runs.HOSTILE, data, data))
     assert "\u202e" not in json.dumps(file, ensure_ascii=False)
 
 

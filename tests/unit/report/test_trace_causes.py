@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.report.step_trace import regression_trace
 from pytest_perfdl.report.story import cause_groups
 from pytest_perfdl.report.traces import collect
 from pytest_perfdl.results.run import Exemplars
@@ -19,7 +18,7 @@ MS = 1_000_000
 
 def drawn(result, base, new):
     """The trace as a viewer reads it: what it says of itself, and its slices."""
-    data = json.loads(gzip.decompress(regression_trace(result, "", base, new).data))
+    data = json.loads(gzip.decompress(steps.drawn(result, "", base, new).data))
     assert problems(data["traceEvents"]) == []
     return data["perfdl"], [event for event in data["traceEvents"] if event["ph"] == "X"]
 

@@ -249,9 +249,9 @@ def test_known_counts_are_a_step_and_others_are_not():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
 def test_what_is_not_a_number_is_not_shown(value):
-    metric = runs.timed(effect=value, excluded=value, times_over=value, ci95=value if value is None else (value, 1.0))
+    metric = runs.timed(effect=value, excluded=value, ci95=value if value is None else (value, 1.0))
     assert figures.effect(metric) == figures.interval(metric) == figures.excluded(metric) == ""
-    assert figures.times_over(metric) == figures.cause_share(runs.cause("a", share=value)) == ""
+    assert figures.cause_share(runs.cause("a", share=value)) == ""
 
 
 def test_causes_say_what_appeared_and_what_went():

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from pytest_perfdl.scaling import Point, Points
+from pytest_perfdl.scaling.points import Points
 
 
 def grid(formula, *, noise=0.0, seed=0, repeats=1, intrinsic=(), extrinsic=(), **axes):
@@ -14,7 +14,7 @@ def grid(formula, *, noise=0.0, seed=0, repeats=1, intrinsic=(), extrinsic=(), *
     for sizes in itertools.product(*axes.values()):
         factors = dict(zip(axes, map(float, sizes), strict=True))
         for _ in range(repeats):
-            points.append(Point(factors, formula(**factors) * (1 + noise * random.standard_normal())))
+            points.append((factors, formula(**factors) * (1 + noise * random.standard_normal())))
     return Points.of(points, intrinsic=intrinsic, extrinsic=extrinsic)
 
 

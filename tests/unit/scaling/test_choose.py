@@ -4,18 +4,10 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling import (
-    Affine,
-    Physical,
-    Point,
-    Points,
-    candidates,
-    choose,
-    doublings,
-    evaluate,
-    importance,
-    predict,
-)
+from pytest_perfdl.scaling.choose import candidates, choose, doublings, evaluate, importance, predict
+from pytest_perfdl.scaling.laws import AFFINE
+from pytest_perfdl.scaling.physical import PHYSICAL
+from pytest_perfdl.scaling.points import Points
 from unit.scaling.sizes import grid, line
 
 SIZES = (2, 4, 6, 8, 16, 24, 32, 64)
@@ -128,7 +120,7 @@ def test_along_one_axis_a_line_wins_that_is_as_good_as_a_sum():
 def test_importance_in_words():
     # The range's middle is sqrt(2 * 32) = 8, and 8 is doubled about itself.
     points = line(lambda batch: 12e6 + 1e6 * batch, (2, 4, 16, 32))
-    fit = evaluate(Affine(), points)
+    fit = evaluate(AFFINE, points)
     middle = 8.0
     ratio = (12 + middle * 2**0.5) / (12 + middle / 2**0.5)
     assert doublings(fit, points) == pytest.approx({"batch": ratio})
@@ -138,7 +130,7 @@ def test_importance_in_words():
 def test_what_shortens_the_time_takes_less_and_the_important_comes_first():
     formula = lambda flops, workers: 1e-2 * flops / workers + 8e-3 * flops * (1 - 1 / workers)  # noqa: E731
     points = grid(formula, **AMDAHL)
-    said = importance(evaluate(Physical(), points), points)
+    said = importance(evaluate(PHYSICAL, points), points)
     assert said[0] == "doubling flops: 2.00x the time"
     assert said[1].startswith("doubling workers: 0.9")
     assert len(said) == 2  # nothing is constant
@@ -156,8 +148,8 @@ def noisy():
 
 def test_a_prediction_with_its_interval_by_hand():
     # x, t = (1, 1), (2, 2), (3, 4): replicas at 2 give 2 (without 1), 2.5 and 2; errors -1, 1/4, -1/4.
-    points = Points.of([Point({"x": x}, ns) for x, ns in [(1, 1), (2, 2), (3, 4)]])
-    fit = evaluate(Affine(), points)
+    points = Points.of([({"x": x}, ns) for x, ns in [(1, 1), (2, 2), (3, 4)]])
+    fit = evaluate(AFFINE, points)
     found = predict(fit, points, {"x": 2})
     at = float(fit.curve.times({"x": np.array([2.0])})[0])
     variance = 2 / 3 * (2 * (1 / 6) ** 2 + (1 / 3) ** 2) + (1 + 1 / 16 + 1 / 16) / 3 * at**2
@@ -171,7 +163,7 @@ def test_most_new_configurations_lie_in_the_interval():
     inside = 0
     for seed in range(40):
         points = line(lambda batch: 12e6 + 1e6 * batch, SIZES, noise=0.03, seed=seed)
-        found = predict(evaluate(Affine(), points), points, {"batch": 40})
+        found = predict(evaluate(AFFINE, points), points, {"batch": 40})
         inside += found.low <= 52e6 * (1 + 0.03 * np.random.default_rng(1000 + seed).standard_normal()) <= found.high
     assert inside >= 35
 
@@ -231,7 +223,7 @@ def test_a_time_beyond_all_numbers_is_refused():
 
 def test_intervals_widen_by_the_stretch():
     points = noisy()
-    fit = evaluate(Affine(), points)
+    fit = evaluate(AFFINE, points)
     ns, low, high = (float(value[0]) for value in fit.interval({"batch": np.array([128.0])}))
     found = predict(fit, points, {"batch": 128}, extrapolate=True)
     assert found.stretch == 4
@@ -250,7 +242,7 @@ def test_intervals_widen_by_the_stretch():
     ],
 )
 def test_what_cannot_be_predicted(at, problem):
-    points = Points.of([Point({"layers": 3, "batch": size}, 1e6 * size) for size in (4, 8, 16)])
+    points = Points.of([({"layers": 3, "batch": size}, 1e6 * size) for size in (4, 8, 16)])
     choice = choose(points)
     assert choice.predict({"batch": 8}).ns == pytest.approx(8e6)
     assert choice.predict({"batch": 8, "layers": 3}).ns == pytest.approx(8e6)
@@ -271,7 +263,7 @@ def test_too_few_configurations_are_refused(sizes, problem):
 def test_no_model_at_all_is_refused():
     points = grid(lambda layers, batch: 1e6 * layers * batch, **TWO)
     with pytest.raises(ScalingError, match=r"no model can be fitted \(affine: exactly one factor must vary, not 2\)"):
-        choose(points, (Affine(),))
+        choose(points, (AFFINE,))
 
 
 def test_constant_times_are_warned_of():
@@ -281,12 +273,12 @@ def test_constant_times_are_warned_of():
 
 
 def test_factors_that_vary_together_are_warned_of():
-    points = Points.of([Point({"a": size, "b": size**2}, 1e6 * size) for size in (1.0, 2.0, 4.0, 8.0)])
-    assert "a, b vary together, so the effect of each cannot be separated" in choose(points, (Physical(),)).warnings
+    points = Points.of([({"a": size, "b": size**2}, 1e6 * size) for size in (1.0, 2.0, 4.0, 8.0)])
+    assert "a, b vary together, so the effect of each cannot be separated" in choose(points, (PHYSICAL,)).warnings
 
 
 def test_a_factor_that_does_not_vary_is_warned_of():
-    points = Points.of([Point({"layers": 3, "batch": size}, 1e6 * size) for size in (4, 8, 16)])
+    points = Points.of([({"layers": 3, "batch": size}, 1e6 * size) for size in (4, 8, 16)])
     assert choose(points).warnings == ("layers is 3 in every measured point, so its effect is unknown",)
 
 
@@ -299,5 +291,5 @@ def test_times_nine_decades_apart_are_warned_of():
 @pytest.mark.filterwarnings("error")
 def test_points_at_the_ends_of_what_is_allowed_overflow_nothing(seed):
     ends = np.random.default_rng(seed).choice([1e-18, 1.0, 1e18], size=(8, 3)).tolist()
-    rows = [Point({"layers": layers, "batch": batch}, ns) for layers, batch, ns in ends]
+    rows = [({"layers": layers, "batch": batch}, ns) for layers, batch, ns in ends]
     assert choose(Points.of(rows, extrinsic=["batch"])).fits

@@ -5,7 +5,9 @@ from making import record, timed
 
 from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.record import Call, Finding, Row
-from pytest_perfdl.scaling import doublings, members_of, parts_of
+from pytest_perfdl.scaling.choose import doublings
+from pytest_perfdl.scaling.points import members_of
+from pytest_perfdl.scaling.saved import parts_of
 
 SIZES = (2, 4, 8, 16)
 
@@ -30,7 +32,7 @@ def measured(size, *, name="", rows=None, profiled=None, integrity=()):
 
 
 def read_parts(*records, **more):
-    return parts_of(members_of(records, "run.json"), **more)
+    return parts_of(members_of(records), **more)
 
 
 def test_each_part_has_its_share_and_its_model():
@@ -61,7 +63,7 @@ def test_each_part_has_its_share_and_its_model():
 def test_parts_are_those_of_the_metrics_call():
     records = [measured(size, name="forward") for size in SIZES]
     assert len(read_parts(*records, metric="forward.step_time").parts) == 3
-    with pytest.raises(ScalingError, match=r"run.json: test_a\[batch=2\] has no profiled step$"):
+    with pytest.raises(ScalingError, match=r"^test_a\[batch=2\] has no profiled step$"):
         read_parts(*records)
     with pytest.raises(ScalingError, match=r"has no profiled step of backward$"):
         read_parts(*records, metric="backward.step_time")
@@ -84,7 +86,7 @@ def test_a_record_whose_profile_was_damaged_has_no_parts(level, used):
 
 
 def test_two_sizes_are_too_few():
-    with pytest.raises(ScalingError, match=r"run.json: 2 configurations measured, but at least 3 are needed"):
+    with pytest.raises(ScalingError, match=r"^2 configurations measured, but at least 3 are needed"):
         read_parts(measured(2), measured(4))
 
 

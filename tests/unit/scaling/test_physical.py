@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling import Feature, Physical, evaluate, features
+from pytest_perfdl.scaling.choose import evaluate
+from pytest_perfdl.scaling.laws import Form
+from pytest_perfdl.scaling.physical import PHYSICAL, Feature, Sum, features, nearest_sum
 from unit.scaling.sizes import grid, line, values
 
 WORKERS = (1, 2, 4, 8)
@@ -48,11 +50,6 @@ def test_features_by_name(axes, names):
     assert [feature.name for feature in features(points)] == names
 
 
-def test_processors_may_be_named():
-    points = grid(lambda **factors: 1e6, intrinsic=["flops", "sockets"], flops=(1, 2), sockets=(1, 2))
-    assert "flops / sockets" in [feature.name for feature in features(points, "sockets")]
-
-
 def test_fewer_than_one_processor_is_refused():
     with pytest.raises(ScalingError, match="workers counts processors, but has values below 1: remove these points"):
         features(grid(lambda workers: 1e6, extrinsic=["workers"], workers=(0, 1, 2)))
@@ -82,7 +79,7 @@ def test_coefficients_come_back_with_amdahls_serial_share():
         flops=(1e8, 3e8, 1e9, 3e9),
         workers=WORKERS,
     )
-    fit = evaluate(Physical(), points)
+    fit = evaluate(PHYSICAL, points)
     assert values(fit) == pytest.approx(
         {
             "constant": 2e6,
@@ -104,7 +101,7 @@ def test_processors_in_each_others_way_come_back():
         flops=(1e9, 2e9, 4e9),
         workers=(1, 2, 4, 8),
     )
-    fit = evaluate(Physical(), points)
+    fit = evaluate(PHYSICAL, points)
     assert values(fit) == pytest.approx({"per flops / workers": 1e-2, "per workers * (workers - 1)": 1e6}, rel=1e-6)
     assert fit.loo_mape < 1e-6
 
@@ -117,13 +114,13 @@ def test_operations_flops_and_bytes_come_back():
         intrinsic=list(sizes),
         **sizes,
     )
-    assert values(evaluate(Physical(), points)) == pytest.approx(
+    assert values(evaluate(PHYSICAL, points)) == pytest.approx(
         {"per ops": 3000, "per flops": 1e-2, "per bytes": 0.1}, rel=1e-6
     )
 
 
 def test_no_coefficient_is_negative():
-    found = Physical().fit(line(lambda batch: 1e8 - 1e6 * batch, (2, 4, 8, 16)))
+    found = PHYSICAL.fit(line(lambda batch: 1e8 - 1e6 * batch, (2, 4, 8, 16)))
     assert min(found.coefficients) >= 0
     assert found.coefficients[1:] == (0, 0)
 
@@ -131,16 +128,12 @@ def test_no_coefficient_is_negative():
 def test_intervals_hold_the_truth_and_are_as_wide_as_the_spread_over_seeds():
     truth, found = {"constant": 5e6, "per batch": 1e6}, []
     chosen = (Feature(), Feature((("batch", 1),)))
+    form = Form("two features", Sum, lambda points: nearest_sum(chosen, points), PHYSICAL.refit)
     for seed in range(60):
         points = line(lambda batch: 5e6 + 1e6 * batch, range(1, 31), noise=0.05, seed=seed)
-        found.append({each.name: each for each in evaluate(Physical(chosen), points).coefficients})
+        found.append({each.name: each for each in evaluate(form, points).coefficients})
     for name, value in truth.items():
         assert sum(each[name].low <= value <= each[name].high for each in found) >= 54
         spread = np.std([each[name].value for each in found])
         half = np.mean([(each[name].high - each[name].low) / 2 for each in found])
         assert 0.75 < half / 2.048 / spread < 1.5  # 2.048: Student's 97.5 % quantile, 28 degrees of freedom
-
-
-def test_without_features_there_is_nothing_to_fit():
-    with pytest.raises(ScalingError, match="no features"):
-        Physical(()).fit(line(lambda batch: batch, (1, 2, 3)))

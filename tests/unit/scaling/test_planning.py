@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling import Affine, Physical, choose, evaluate
-from pytest_perfdl.scaling.choose import TimePrediction
-from pytest_perfdl.scaling.laws import StraightLine
+from pytest_perfdl.scaling.choose import TimePrediction, choose, evaluate
+from pytest_perfdl.scaling.laws import AFFINE, StraightLine
+from pytest_perfdl.scaling.physical import PHYSICAL
 from pytest_perfdl.scaling.planning import epoch, next_measurement, speed_up
 from unit.scaling.sizes import grid, line
 
@@ -23,7 +23,7 @@ def loaders(most=8):
 
 def test_speed_up_by_amdahl():
     points = loaders()
-    found = speed_up(evaluate(Physical(), points), points, {}, "workers")
+    found = speed_up(evaluate(PHYSICAL, points), points, {}, "workers")
     assert found.kind == "processors"
     assert found.sizes.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert found.measured.tolist() == [True, True, False, True, False, False, False, True]
@@ -35,17 +35,17 @@ def test_speed_up_by_amdahl():
 def test_the_knee_is_where_five_percent_are_left():
     # 27.5 ms at 8, so that 28.95 ms are enough: 28.57 at 7, 30 at 6.
     points = loaders()
-    assert speed_up(evaluate(Physical(), points), points, {}, "workers").knee == 7
+    assert speed_up(evaluate(PHYSICAL, points), points, {}, "workers").knee == 7
 
 
 def test_no_knee_where_speed_grows_to_the_end():
     points = grid(lambda workers: 80e6 / workers, extrinsic=["workers"], workers=[1, 2, 4])
-    assert speed_up(evaluate(Physical(), points), points, {}, "workers").knee is None
+    assert speed_up(evaluate(PHYSICAL, points), points, {}, "workers").knee is None
 
 
 def test_a_larger_batch_is_more_work_in_a_second():
     points = line(lambda batch: 10e6 + 1e6 * batch, (2, 4, 8))
-    found = speed_up(evaluate(Affine(), points), points, {}, "batch")
+    found = speed_up(evaluate(AFFINE, points), points, {}, "batch")
     assert found.kind == "work"
     speed = found.sizes / (10 + found.sizes)
     np.testing.assert_allclose(found.speedup, speed / speed[0])
@@ -55,7 +55,7 @@ def test_a_larger_batch_is_more_work_in_a_second():
 def test_long_and_broken_axes_have_what_was_measured():
     for sizes in ((1, 10, 100, 1000), (0.5, 1, 2)):
         points = line(lambda batch: 1e6 * batch, sizes)
-        assert speed_up(evaluate(Affine(), points), points, {}, "batch").sizes.tolist() == list(map(float, sizes))
+        assert speed_up(evaluate(AFFINE, points), points, {}, "batch").sizes.tolist() == list(map(float, sizes))
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_long_and_broken_axes_have_what_was_measured():
 )
 def test_curves_that_cannot_be(points, axis, problem):
     with pytest.raises(ScalingError, match=problem):
-        speed_up(evaluate(Affine(), points), points, {}, axis)
+        speed_up(evaluate(AFFINE, points), points, {}, axis)
 
 
 def test_times_below_zero_have_no_speed():
     points = line(lambda batch: 1e6 * batch, (2, 4, 8))
-    falling = replace(evaluate(Affine(), points), curve=StraightLine("batch", 6e6, -1e6))
+    falling = replace(evaluate(AFFINE, points), curve=StraightLine("batch", 6e6, -1e6))
     with pytest.raises(ScalingError, match="affine does not predict positive times everywhere along batch"):
         speed_up(falling, points, {}, "batch")
 
@@ -95,7 +95,7 @@ def test_the_next_measurement_is_where_the_line_is_loose():
     chosen = []
     for seed in range(40):
         points = line(lambda batch: 10e6 + 1e6 * batch, (2, 4, 8, 16), noise=0.03, seed=seed)
-        found = next_measurement(evaluate(Affine(), points), points, {"batch": 32})
+        found = next_measurement(evaluate(AFFINE, points), points, {"batch": 32})
         assert found.measured
         assert 0 < found.after_ns < found.before_ns
         chosen.append(found.at["batch"])
@@ -105,7 +105,7 @@ def test_the_next_measurement_is_where_the_line_is_loose():
 def test_a_place_within_the_range_may_be_measured_itself():
     # Between the ends, where the line is nearly free to turn, no other place says as much.
     points = grid(lambda batch: 1e6 * batch**2, noise=0.01, extrinsic=["batch"], batch=(1, 4, 16, 64, 256))
-    found = next_measurement(evaluate(Physical(), points), points, {"batch": 30})
+    found = next_measurement(evaluate(PHYSICAL, points), points, {"batch": 30})
     assert found.measured is (found.at["batch"] != 30)
 
 
@@ -120,12 +120,12 @@ def test_combinations_that_were_left_out_are_candidates():
     )
     corner = (points.columns["layers"] == 8) & (points.columns["batch"] == 16)
     points = points.take(np.flatnonzero(~corner))
-    found = next_measurement(choose(points, (Physical(),)).chosen, points, {"layers": 8, "batch": 16})
+    found = next_measurement(choose(points, (PHYSICAL,)).chosen, points, {"layers": 8, "batch": 16})
     assert found.at == {"layers": 8, "batch": 16}
     assert not found.measured
 
 
 def test_where_nothing_is_uncertain_nothing_is_gained():
     points = line(lambda batch: 10e6 + 1e6 * batch, (2, 4, 8))
-    found = next_measurement(evaluate(Affine(), points), points, {"batch": 4})
+    found = next_measurement(evaluate(AFFINE, points), points, {"batch": 4})
     assert found.after_ns <= found.before_ns < 1

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling import Point, Points, read_csv
+from pytest_perfdl.scaling.points import Points, read_csv
 
 ROWS = [
-    Point({"layers": 2.0, "batch": 4.0, "workers": 1.0}, 100.0),
-    Point({"layers": 2, "batch": 8, "workers": 1}, 150),
+    ({"layers": 2.0, "batch": 4.0, "workers": 1.0}, 100.0),
+    ({"layers": 2, "batch": 8, "workers": 1}, 150),
 ]
 
 
@@ -39,7 +39,7 @@ def test_columns_hold_what_points_held():
 
 
 def test_replicates_are_one_configuration():
-    points = Points.of([Point({"batch": size}, ns) for size, ns in [(4, 90), (8, 200), (4, 110), (16, 300)]])
+    points = Points.of([({"batch": size}, ns) for size, ns in [(4, 90), (8, 200), (4, 110), (16, 300)]])
     assert [rows.tolist() for rows in points.configurations()] == [[0, 2], [1], [3]]
     # (90, 110): deviations of 10 % each over one degree of freedom
     assert points.replicate_spread() == pytest.approx(math.sqrt(0.02))
@@ -72,7 +72,7 @@ def test_without_replicates_there_is_no_spread():
 )
 def test_impossible_points_are_refused(factors, ns, problem):
     with pytest.raises(ScalingError) as caught:
-        Points.of([Point({"batch": 1}, 1), Point(factors, ns)])
+        Points.of([({"batch": 1}, 1), (factors, ns)])
     assert str(caught.value) == f"point 2: {problem}"
 
 
@@ -80,7 +80,7 @@ def test_impossible_points_are_refused(factors, ns, problem):
     "rows, asked, problem",
     [
         pytest.param([], {}, "the input contains no points", id="no points"),
-        pytest.param([Point({}, 1)], {}, "the input contains no factors", id="no factors"),
+        pytest.param([({}, 1)], {}, "the input contains no factors", id="no factors"),
         pytest.param(
             ROWS, {"extrinsic": ["size"]}, "no factor 'size'; known factors: layers, batch, workers", id="unknown"
         ),

@@ -5,7 +5,7 @@ from making import CONTEXT, record, timed
 
 from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.record import Key, MeasurementPlan
-from pytest_perfdl.scaling import members_of, points_of, sizes_of
+from pytest_perfdl.scaling.points import members_of, points_of, sizes_of
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def measured(nodeid, *values, **more):
 
 
 def points(*records, test="", names=(), **more):
-    return points_of(members_of(records, "run.json", test=test, names=names), **more)
+    return points_of(members_of(records, test=test, names=names), **more)
 
 
 def test_every_repeat_is_a_point():
@@ -56,7 +56,7 @@ def test_every_repeat_is_a_point():
 def test_sizes_that_differ_in_more_than_their_size_make_no_curve(other, said):
     with pytest.raises(ScalingError) as refused:
         points(measured("test_a[batch=2]", 2e6), measured("test_a[batch=4]", 4e6, **other))
-    assert str(refused.value) == f"run.json: test_a[batch=2] was measured with {said}"
+    assert str(refused.value) == f"test_a[batch=2] was measured with {said}"
 
 
 def test_threads_may_be_what_is_scaled():
@@ -68,13 +68,13 @@ def test_one_of_several_tests_is_chosen():
     records = [measured(f"test_{name}[{size}]", size * 1e6) for name in "ab" for size in (2, 4)]
     assert len(points(*records, test="test_b", names=["batch"])) == 2
     with pytest.raises(
-        ScalingError, match=r"run.json: several tests have sizes in their ids: select one with -k: test_a, test_b"
+        ScalingError, match=r"several tests have sizes in their ids: select one with -k: test_a, test_b"
     ):
         points(*records, names=["batch"])
 
 
 def test_tests_without_sizes_are_refused():
-    with pytest.raises(ScalingError, match=r"^run.json: no test has sizes in its id"):
+    with pytest.raises(ScalingError, match=r"^no test has sizes in its id"):
         points(measured("test_a", 1e6))
 
 

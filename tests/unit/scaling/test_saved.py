@@ -5,7 +5,8 @@ import json
 import pytest
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling import choose, from_data, predict, to_data
+from pytest_perfdl.scaling.choose import choose, predict
+from pytest_perfdl.scaling.saved import from_data, to_data
 from unit.scaling.sizes import grid, line
 
 SIZES = (2, 4, 6, 8, 16, 24, 32, 64)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from pytest_perfdl.scaling.laws import smooth
+from pytest_perfdl.scaling.growth import smooth
 
 SIZES = np.array([2.0, 4.0, 8.0, 16.0])
 ERRORS = np.full(4, 0.01)

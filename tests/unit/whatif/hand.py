@@ -56,20 +56,17 @@ def graph(tracks, edges=(), *, constants=None, steps=(), on_device=True):
     ]
     empty = Edges.of(EdgeKind.THREAD, np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp), 0)
     column = list(zip(*columns, strict=True))
-    tasks = Tasks(
-        kind=np.array(column[0], dtype=np.int8),
-        track=np.array(column[1], dtype=np.int32),
-        name=np.arange(len(names), dtype=np.int32),
-        row=np.full(len(names), -1, dtype=np.intp),
-        start=np.array(column[2], dtype=np.int64),
-        duration=np.array(column[3], dtype=np.int64),
-        release=np.array(column[4], dtype=np.int64),
-        submitted=np.array(column[5], dtype=np.int64),
-        launcher=np.array([at.get(name, -1) for name in column[6]], dtype=np.intp),
-        step=np.array(column[7], dtype=np.int32),
-        scope=np.array(column[8], dtype=np.int32),
-        setup=np.zeros(len(names), dtype=bool),
-        unexplained=np.zeros(len(names), dtype=np.int64),
+    tasks = Tasks.of(
+        kind=column[0],
+        track=column[1],
+        name=np.arange(len(names)),
+        start=column[2],
+        duration=column[3],
+        release=column[4],
+        submitted=column[5],
+        launcher=[at.get(name, -1) for name in column[6]],
+        step=column[7],
+        scope=column[8],
     )
     return TaskGraph(
         tasks=tasks,

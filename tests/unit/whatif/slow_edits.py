@@ -192,7 +192,7 @@ def steps(graph: TaskGraph, start, end):
         if tasks.setup[task] and not (task > 0 and host[task - 1] and tasks.setup[task - 1]):
             later = [each for each in np.flatnonzero(host).tolist() if each > task and not tasks.setup[each]]
             setup.append((start[task], start[later[0]] if later else start[np.flatnonzero(host)[-1]]))
-    before = start.min() if graph.windowed and len(graph) else None
+    before = None
     for index, span in enumerate(graph.steps):
         first = index == 0 or span.start != graph.steps[index - 1].end
         if first and index:

@@ -11,19 +11,11 @@ from hypothesis import strategies as st
 
 from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.trace import read
-from pytest_perfdl.whatif import (
-    EdgeKind,
-    NewTask,
-    Plan,
-    Select,
-    TaskKind,
-    Track,
-    simulate,
-    task_graph,
-)
+from pytest_perfdl.whatif import Plan, Select, simulate, task_graph
 from pytest_perfdl.whatif import model as columns_module
 from pytest_perfdl.whatif.editing import edit, surgery
-from pytest_perfdl.whatif.model import WHOLE_DEVICE, Edges, TrackKind, taker
+from pytest_perfdl.whatif.editing.surgery import NewTask
+from pytest_perfdl.whatif.model import WHOLE_DEVICE, EdgeKind, Edges, TaskKind, Track, TrackKind, taker
 from pytest_perfdl.whatif.simulation import structure
 from pytest_perfdl.whatif.simulation.structure import apart
 from unit.analysis.generated import usable_traces

@@ -102,7 +102,7 @@ def test_the_search_ranks_what_fits_by_time():
     assert layouts == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}
     assert [each.step_ns for each in found] == sorted(each.step_ns for each in found)
     least = min(each.peak_bytes for each in found)
-    limited = search(made, 2, memory_bytes=least)
+    limited = search(context(with_memory(), network_bytes_per_s=1e12, memory_bytes=least), 2)
     assert limited[0].peak_bytes == least
     assert [each.fits for each in limited] == sorted((each.fits for each in limited), reverse=True)
     with pytest.raises(MissingConstant, match="network_bytes_per_s"):

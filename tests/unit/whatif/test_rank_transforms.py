@@ -192,9 +192,7 @@ def test_a_variation_and_its_interval():
     # chi-squared with 4 degrees of freedom: 9.488 and 0.711.
     assert found.least_ns == pytest.approx(np.sqrt(50 * 4 / 9.4877), rel=1e-3)
     assert found.most_ns == pytest.approx(np.sqrt(50 * 4 / 0.7107), rel=1e-3)
-    assert not found.lasting
     lasting = variation(np.array([[50.0, 51, 50, 51], [90, 91, 92, 90]]))
-    assert lasting.lasting
     # One degree of freedom: 3.841 and 0.00393.
     assert lasting.most_ns / lasting.sigma_ns == pytest.approx(np.sqrt(1 / 0.00393), rel=1e-2)
     assert variation(np.ones((2, 4))).sigma_ns == 0

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pytest_perfdl.whatif import quality, simulate, task_graph
+from pytest_perfdl.whatif import simulate, task_graph
+from pytest_perfdl.whatif.simulation.quality import quality
 from pytest_perfdl.whatif.unprofiled import unprofiled
 from unit.trace.chrome import step, trace, x
 from unit.whatif.training import STEP, host_training

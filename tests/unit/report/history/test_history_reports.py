@@ -146,7 +146,7 @@ def test_json_has_the_contract():
 
 def test_csv_has_a_row_for_each_point():
     rows = list(csv.DictReader(io.StringIO(to_csv([CHANGED, history(metric="=1+1")]))))
-    assert tuple(rows[0]) == COLUMNS
+    assert list(rows[0]) == [column.title for column in COLUMNS]
     assert len(rows) == 8
     assert [row["change"] for row in rows[:4]] == ["", "", "0.25", ""]
     assert rows[1]["environment_changes"] == "torch 2.12.0 -> 2.13.0"

@@ -2,9 +2,8 @@
 
 from pytest_perfdl.report.advice import advice_lines, sentences
 from pytest_perfdl.report.whatif import Answers
-from pytest_perfdl.whatif import Prediction
 from pytest_perfdl.whatif.advice import Advice
-from pytest_perfdl.whatif.predict import Base
+from pytest_perfdl.whatif.predict import Base, Prediction
 from unit.whatif.training import context, host_training
 
 PREDICTED = Prediction("checkpointing", 1e6, 1.2e6, (1.1e6, 1.3e6), "low", "held\u202e", peak_bytes=2**30)

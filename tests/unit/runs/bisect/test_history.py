@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from pytest_perfdl.model.errors import InputError
+from pytest_perfdl.results.verdict import SourceDiff
 from pytest_perfdl.runs.bisect import history
 from pytest_perfdl.runs.bisect.history import WORKING_TREE, read_history, undone, working_tree_state
 from pytest_perfdl.runs.bisect.posterior import Blamed, prior_of
@@ -182,7 +183,7 @@ def test_the_prior_prefers_commits_that_change_blamed_functions(repository):
     commit(repository, "text", notes="x")
     (repository / "README.md").write_text("read")
     commit(repository, "documents")
-    blamed = Blamed.of([{"line": "model.py(2): step"}], [{"file": "model.py", "function": "step"}])
+    blamed = Blamed.of([{"line": "model.py(2): step"}], [SourceDiff("model.py", "step", "")])
     prior = prior_of(read_history(repository, "HEAD~6"), blamed, ["data.py"])
     step, other, undone_, laid_over, text, documents = prior
     assert step == undone_ > other > text > laid_over == documents >= 0.25 / 6

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from pytest_perfdl.model.errors import CycleError, SelectionError
 from pytest_perfdl.model.selection import parse
 from pytest_perfdl.trace import read
-from pytest_perfdl.whatif import EdgeKind, NewTask, Plan, Select, TaskKind, Track, primitive, simulate, task_graph
-from pytest_perfdl.whatif.editing.edit import PRIMITIVES
+from pytest_perfdl.whatif import Plan, Select, simulate, task_graph
+from pytest_perfdl.whatif.editing.edit import PRIMITIVES, primitive
 from pytest_perfdl.whatif.editing.select import Selected
-from pytest_perfdl.whatif.model import Constants, TrackKind
+from pytest_perfdl.whatif.editing.surgery import NewTask
+from pytest_perfdl.whatif.model import Constants, EdgeKind, TaskKind, Track, TrackKind
 from unit.analysis.generated import usable_traces
 from unit.analysis.waiting.test_critical_path import sync, usable_events
 from unit.trace.chrome import corpus_file, kernel, launch, trace, x

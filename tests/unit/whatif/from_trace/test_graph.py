@@ -8,8 +8,9 @@ from pytest_perfdl.analysis.events.steps import step_windows
 from pytest_perfdl.analysis.waiting.critical_path import critical_path
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import read
-from pytest_perfdl.whatif import EdgeKind, Plan, Select, TaskKind, quality, simulate, task_graph
-from pytest_perfdl.whatif.model import CHAIN_KINDS
+from pytest_perfdl.whatif import Plan, Select, simulate, task_graph
+from pytest_perfdl.whatif.model import CHAIN_KINDS, EdgeKind, TaskKind
+from pytest_perfdl.whatif.simulation.quality import quality
 from unit.analysis.generated import usable_traces
 from unit.analysis.jobs import pipelined, steady, without
 from unit.analysis.waiting.test_critical_path import ENGINE, programs, sync, sync_event, usable_events
@@ -457,25 +458,6 @@ def test_what_the_setup_launches_completes_the_step_too():
     assert simulate(graph).steps_ns.tolist() == [window.window_ns for window in step_windows(made)] == [192_000]
 
 
-def test_a_window_is_a_graph_of_its_own():
-    made = trace(
-        step(1, 0, 50),
-        x("aten::mm", 0, 40),
-        launch(10, 5, 1),
-        kernel("a", 20, 60, 1),
-        step(2, 50, 50),
-        launch(60, 5, 2),
-        kernel("b", 81, 39, 2),
-    )
-    second = step_windows(made)[1]
-    graph = task_graph(made, (second.start, second.end))
-    check(graph, whole=False)
-    assert simulate(graph).span_ns == simulate(graph).steps_ns.tolist()[0] == 40_000
-    assert spans(graph, Plan().scale(Select(name="b"), 0.5)) == [40, 20.5]
-    with pytest.raises(ValueError, match="is empty"):
-        task_graph(made, (5, 5))
-
-
 def test_nothing():
     graph = check(trace())
     assert (len(graph), simulate(graph).span_ns, graph.span) == (0, 0, (0, 0))
@@ -512,9 +494,6 @@ def test_any_generated_trace_is_replayed(made):
 def test_any_trace_is_replayed(events):
     made = trace(*events)
     graph = check(made)
-    for window in step_windows(made):
-        if window.end > window.start:
-            check(task_graph(made, (window.start, window.end)), whole=False)
     assert graph.contradicted >= 0
 
 

@@ -6,20 +6,12 @@ import pytest
 from hypothesis import given, settings
 
 from pytest_perfdl.trace import read
-from pytest_perfdl.whatif import (
-    EdgeKind,
-    NewTask,
-    Plan,
-    Select,
-    TaskKind,
-    WhatIf,
-    predict,
-    quality,
-    simulate,
-    task_graph,
-)
+from pytest_perfdl.whatif import Plan, Select, predict, simulate, task_graph
+from pytest_perfdl.whatif.editing.surgery import NewTask
 from pytest_perfdl.whatif.from_trace.job import job_graph
-from pytest_perfdl.whatif.predict import Base, together
+from pytest_perfdl.whatif.model import EdgeKind, TaskKind
+from pytest_perfdl.whatif.predict import Base, WhatIf, together
+from pytest_perfdl.whatif.simulation.quality import quality
 from pytest_perfdl.whatif.transform import TRANSFORMS, Change, Context, transform
 from unit.trace.chrome import corpus_file, kernel, launch, step, trace, x
 from unit.whatif.hand import slow

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 
 from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.trace import read
-from pytest_perfdl.whatif import EdgeKind, TaskKind, quality, simulate, task_graph
-from pytest_perfdl.whatif.model import Constants, StepSpan
+from pytest_perfdl.whatif import simulate, task_graph
+from pytest_perfdl.whatif.model import Constants, EdgeKind, StepSpan, TaskKind
+from pytest_perfdl.whatif.simulation.quality import quality
 from pytest_perfdl.whatif.simulation.structure import structure
 from unit.analysis.generated import usable_traces
 from unit.analysis.waiting.test_critical_path import usable_events
@@ -96,7 +97,6 @@ def test_the_path_covers_the_span():
         "event lag": 2,
         "sync lag": 3,
     }
-    assert found.busy.tolist() == [22 / 64, 35 / 64, 20 / 64]
 
 
 def test_another_duration_of_the_same_graph():

@@ -122,7 +122,7 @@ class Recorder(Confirmation):
             idle = idle_load()
             with side_load(lot.cell.neighbor, lot.seed):
                 sides = RoundSide("base", checkout), RoundSide("head", against=checkout)
-                rounds = Rounds(context, self.test, *sides, seed=lot.seed, profiled=True, shown=shown)
+                rounds = Rounds(context, self.test, *sides, seed=lot.seed, shown=shown)
                 for number in lot.numbers:
                     self._keep(rounds, lot, number, idle)
         finally:
@@ -130,7 +130,7 @@ class Recorder(Confirmation):
 
     def _keep(self, rounds: Rounds, lot: Lot, number: int, idle: float | None) -> None:
         at, started, known = time.time(), time.monotonic(), len(rounds.results)
-        measured = rounds.measure(number)
+        measured = rounds.measure(number, profiled=True)
         kept = Round(
             workload=self.jobs.workload,
             share=lot.share,

@@ -27,7 +27,7 @@ from run import in_turns, profiled
 
 from pytest_perfdl.whatif import task_graph
 from pytest_perfdl.whatif.advice import Advice, advise
-from pytest_perfdl.whatif.measured_constants import measured
+from pytest_perfdl.whatif.measured_constants import measure_constants
 from pytest_perfdl.whatif.transform import Context
 from pytest_perfdl.whatif.unprofiled import unprofiled
 
@@ -83,7 +83,7 @@ def rows(case: Case, blocks: int, count: int) -> list[tuple[str, ...]]:
     with tempfile.TemporaryDirectory() as folder:
         trace = profiled(case.step, Path(folder))
     forms = ("bfloat16", "channels_last") if case.step.model == "convnet" else ("bfloat16",)
-    machine = replace(measured(trace, forms), cores=os.cpu_count())
+    machine = replace(measure_constants(trace, forms), cores=os.cpu_count())
     found = advise(Context(unprofiled(task_graph(trace), alone), machine))
     if not found:
         return [(case.name, case.expected or "nothing", "nothing", "", "", "" if not case.expected else "missed")]

@@ -36,7 +36,7 @@ from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.measure.profiled_pass import module_ranges
 from pytest_perfdl.trace import Trace, read
 from pytest_perfdl.whatif import simulate, task_graph
-from pytest_perfdl.whatif.measured_constants import measured
+from pytest_perfdl.whatif.measured_constants import measure_constants
 from pytest_perfdl.whatif.predict import WhatIf, predict
 from pytest_perfdl.whatif.transform import Context, lifetimes
 from pytest_perfdl.whatif.transforms.sizes import affine, scaled_peak
@@ -171,7 +171,7 @@ def row(case: Case, blocks: int, count: int) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         trace = profiled(case.base, folder)
-        machine = measured(trace, FORMS.get(case.transform, ()))
+        machine = measure_constants(trace, FORMS.get(case.transform, ()))
         context = Context(unprofiled(task_graph(trace), before), machine)
         if case.transform == "batch":
             # The second trace is calibrated too: its line must be that of the step without the profiler.

@@ -8,24 +8,8 @@ definitions are in the functions' docstrings.
 Imported here is what measuring needs; a measured process imports nothing else of it.
 """
 
-from pytest_perfdl.analysis.account.accounts import Integrity, ProfileTables, profile_tables
-from pytest_perfdl.analysis.account.peak import DeviceMemory, MemoryFigures, memory_figures
-from pytest_perfdl.analysis.account.transfers import Copies, copies
+from pytest_perfdl.analysis.account.accounts import ProfileTables, profile_tables
+from pytest_perfdl.analysis.account.peak import MemoryFigures, memory_figures
 from pytest_perfdl.analysis.events.communication import communication_overlap
-from pytest_perfdl.analysis.events.intervals import Intervals, StepWindow
-from pytest_perfdl.analysis.events.steps import step_windows
 
-__all__ = [
-    "Copies",
-    "DeviceMemory",
-    "Integrity",
-    "Intervals",
-    "MemoryFigures",
-    "ProfileTables",
-    "StepWindow",
-    "communication_overlap",
-    "copies",
-    "memory_figures",
-    "profile_tables",
-    "step_windows",
-]
+__all__ = ["MemoryFigures", "ProfileTables", "communication_overlap", "memory_figures", "profile_tables"]

@@ -74,19 +74,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.file is None:
         if arguments.form:
             raise CommandError("--form needs a trace: add a trace file to the command")
-        return _peak_rates(arguments)
+        return _measure_rates(arguments)
     from pytest_perfdl.trace import read
-    from pytest_perfdl.whatif.measured_constants import measured
+    from pytest_perfdl.whatif.measured_constants import measure_constants
 
     out = arguments.out or Path("machine.json")
-    known = _known(out, again=arguments.again)
+    known = _load_known(out, again=arguments.again)
     trace = one_run(read(arguments.file))
     with on_device():
-        found = measured(trace, arguments.form, threads=arguments.threads, known=known, say=_progress)
-    return _written(found, out)
+        found = measure_constants(trace, arguments.form, threads=arguments.threads, known=known, say=_progress)
+    return _write(found, out)
 
 
-def _peak_rates(arguments: argparse.Namespace) -> int:
+def _measure_rates(arguments: argparse.Namespace) -> int:
     """Measure the peak rates alone, as a run that writes a first baseline does."""
     from pytest_perfdl.measure.calibration import has_device, prepare
     from pytest_perfdl.run.machine_rates import calibrated, location
@@ -96,20 +96,20 @@ def _peak_rates(arguments: argparse.Namespace) -> int:
     key = prepare(arguments.threads, "cuda" if arguments.device else "cpu")
     stored = None if arguments.out else store(arguments)
     out = location(stored, key) if stored else arguments.out
-    known = _known(out, again=arguments.again)
+    known = _load_known(out, again=arguments.again)
     if known.peaks is not None:
         raise CommandError(f"{shown(out)} already contains peak rates: add --again to measure the peak rates again")
     with on_device():
         say("benchmarking this machine (about 20 s)", error=True)
         found = calibrated(arguments.threads, arguments.device)
     if stored is None:
-        return _written(found.or_else(known), out)
+        return _write(found.or_else(known), out)
     stored.write(out, found.or_else(known).dump())
     say(f"wrote {shown(out)}: {_summary(found)}")
     return 0
 
 
-def _known(path: Path, *, again: bool) -> Machine:
+def _load_known(path: Path, *, again: bool) -> Machine:
     """What a file holds, without its peak rates if they are measured again."""
     from pytest_perfdl.machine.rates import Machine
 
@@ -119,7 +119,7 @@ def _known(path: Path, *, again: bool) -> Machine:
     return known.without_peaks() if again else known
 
 
-def _written(found: Machine, out: Path) -> int:
+def _write(found: Machine, out: Path) -> int:
     try:
         found.save(out)
     except OSError as error:

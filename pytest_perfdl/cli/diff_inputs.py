@@ -18,7 +18,6 @@ import numpy as np
 from pytest_perfdl.analysis.account.parts import StepParts, step_parts
 from pytest_perfdl.analysis.events.device_record import devices_of
 from pytest_perfdl.analysis.events.intervals import LEAST_STEPS
-from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.selection import of_group
 from pytest_perfdl.baseline.text import parse
@@ -269,7 +268,7 @@ class _Run:
 
 def _kinds(trace: Trace) -> dict[str, Trace]:
     """The trace, or of steps by another name the part with the steps of each kind."""
-    groups = steps_of(trace, launches(trace)).groups
+    groups = steps_of(trace).groups
     if trace.step_name is None or not groups:
         return {"": trace}
     return {group: of_group(trace, group) for group in groups}
@@ -322,7 +321,7 @@ def _side(runs: Sequence[_Run], label: str, trace: Trace | None, notes: tuple[st
 
 
 def _origin(trace: Trace) -> Origin:
-    steps = steps_of(trace, launches(trace))
+    steps = steps_of(trace)
     return Origin(
         on_device=len(trace.device_rows()) > 0,
         has_steps=len(step_annotations(trace)[0]) > 0,

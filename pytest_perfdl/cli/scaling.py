@@ -151,7 +151,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report.files import write_files
     from pytest_perfdl.scaling.choose import choose
 
-    points, parts = _measured(arguments)
+    points, parts = _read_points(arguments)
     choice = choose(points)
     text = scaling.dump(scaling.fitted_json(choice, parts))
     if arguments.save is not None:
@@ -175,7 +175,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.scaling.physical import PROCESSORS
     from pytest_perfdl.scaling.planning import epoch, next_measurement, speed_up
 
-    choice = _saved(arguments.model)
+    choice = _load_model(arguments.model)
     points, fit = choice.points, _form(choice, arguments.form)
     at = _configuration([*",".join(arguments.at).split(","), *arguments.factors])
     found = predict(fit, points, at, extrapolate=arguments.extrapolate)
@@ -217,7 +217,7 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
     say(f"wrote {path}", error=True)
 
 
-def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
+def _read_points(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
     """The points, and the parts of the steps where they are asked for."""
     from pytest_perfdl.results.run_file import read_run
     from pytest_perfdl.scaling.points import members_of, naming, points_of, read_csv
@@ -235,7 +235,7 @@ def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
         return points, parts_of(members, metric=arguments.metric, **kinds) if arguments.parts else None
 
 
-def _saved(path: Path) -> Choice:
+def _load_model(path: Path) -> Choice:
     from pytest_perfdl.model.untrusted_files import read_bytes
     from pytest_perfdl.scaling.saved import from_data
 

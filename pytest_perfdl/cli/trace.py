@@ -120,10 +120,10 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(to_json(summaries, across, advised, selection))
     elif arguments.html is None and arguments.trace is None:
         from pytest_perfdl.report.trace import terminal
-        from pytest_perfdl.report.trace.ranks import reported
+        from pytest_perfdl.report.trace.ranks import choose_reported
 
         pages = [] if across is None else [terminal.across_ranks(across, arguments.top, width())]
-        places = range(len(summaries)) if across is None else reported(across, _REPORTED)
+        places = range(len(summaries)) if across is None else choose_reported(across, _REPORTED)
         pages += [
             terminal.report(summaries[place], selection, arguments.top, width(), advised[place]) for place in places
         ]

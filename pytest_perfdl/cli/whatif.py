@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read, simulate and report; 2 when a file or a question cannot be understood."""
     if arguments.list:
-        say(_listed())
+        say(_list_transforms())
         return 0
     if not arguments.files:
         raise CommandError("no trace given: pass a trace file, or add --list to list the optimizations")
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     machine = _machine(arguments.machine)
     if arguments.trace is not None and not questions:
         raise CommandError("--trace needs a change to predict: --scale, --remove or --apply")
-    answers = _answered(arguments, questions, machine)
+    answers = _answer(arguments, questions, machine)
     if arguments.trace is not None:
         _write(arguments.trace, answers, aside=arguments.json)
     if arguments.json:
@@ -111,7 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machine: Machine) -> Answers:
+def _answer(arguments: argparse.Namespace, questions: Sequence[WhatIf], machine: Machine) -> Answers:
+    from pytest_perfdl.report import whatif
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.whatif.advice import advise, notes
     from pytest_perfdl.whatif.predict import Base, predict, together
@@ -178,7 +179,6 @@ def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, 
 
 def _doubts(traces: Sequence[Trace]) -> list[Note]:
     """What is wrong with the traces, as far as it is known to change figures."""
-    from pytest_perfdl.analysis.events.launches import launches
     from pytest_perfdl.analysis.events.step_list import MIXED
     from pytest_perfdl.analysis.events.steps import steps_of
     from pytest_perfdl.analysis.overview.selection import largest_group
@@ -186,7 +186,7 @@ def _doubts(traces: Sequence[Trace]) -> list[Note]:
 
     found: list[tuple[str, str, str]] = []
     for trace in traces:
-        steps = steps_of(trace, launches(trace))
+        steps = steps_of(trace)
         if kinds := largest_group(steps):
             found.append((trace.source, MIXED, kinds))
         found += [
@@ -242,9 +242,9 @@ def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
             raise CommandError(
                 f"--scale {text!r}: expected SELECT:FACTOR with a factor of 0 or more, such as name~gemm:0.5"
             )
-        found.append(WhatIf(f"scale {text}", Plan().scale(_selected(told, "--scale"), factor)))
+        found.append(WhatIf(f"scale {text}", Plan().scale(_parse_selection(told, "--scale"), factor)))
     for text in arguments.remove:
-        found.append(WhatIf(f"remove {text}", Plan().remove(_selected(text, "--remove"))))
+        found.append(WhatIf(f"remove {text}", Plan().remove(_parse_selection(text, "--remove"))))
     for text in arguments.apply:
         name, _, rest = text.partition(":")
         given = {}
@@ -260,7 +260,7 @@ def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
     return found
 
 
-def _selected(text: str, option: str) -> Selected:
+def _parse_selection(text: str, option: str) -> Selected:
     from pytest_perfdl.whatif.editing.select import Selected
 
     try:
@@ -298,7 +298,7 @@ def _machine(texts: Sequence[str]) -> Machine:
     return found
 
 
-def _listed() -> str:
+def _list_transforms() -> str:
     import inspect
 
     from pytest_perfdl.whatif.transforms import TRANSFORMS

@@ -103,7 +103,7 @@ class WaivedGate:
                 return self._found
             self._second = self._under_waivers()
         loose = GateOutcome(open=False) if self._second is None else self._second.look(rounds, spent)
-        return loose if loose.open else GateOutcome(False, self._joined(loose.verdicts))
+        return loose if loose.open else GateOutcome(False, verdicts=self._joined(loose.verdicts))
 
     def _under_waivers(self) -> Gate | None:
         held = [

@@ -21,9 +21,10 @@ import numpy as np
 from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge.log_ratios import as_ratio
 from pytest_perfdl.judge.reasons import paired, same
-from pytest_perfdl.judge.round_data import Round, head_second
+from pytest_perfdl.judge.round_data import Round, head_second, profiled
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, OVER, Held
 from pytest_perfdl.model.limits import PER_KERNEL, Budget, Expected, parse_limit
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import metric_name, row_name
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.results.verdict import MetricVerdict
@@ -44,6 +45,8 @@ LEAST_SHARE = 0.005
 """Rows with a smaller part of the step are not judged."""
 PROMISING = 0.05
 """A row prolongs the rounds while it is not over its limit with less than this probability, shared by all rows."""
+WATCHED = 0.9
+"""Rounds go on to be profiled while a row is over its limit with this probability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +68,25 @@ class Rows:
     def regressed(self, rounds: Sequence[Round]) -> tuple[MetricVerdict, ...]:
         """The verdicts on rows that are slower in these rounds, largest effect first.
 
-        Rows that a round lacks on either side are left out; appearing or disappearing is a change of counts.
+        Rows that a profiled round lacks on either side are left out; appearing or disappearing is a change of counts.
         """
         found = [verdict for verdict, fails in self._over(rounds, OVER) if fails]
         return tuple(sorted(found, key=lambda verdict: (-(verdict.effect or 0.0), verdict.name)))
 
-    def promising(self, rounds: Sequence[Round]) -> tuple[MetricVerdict, ...]:
-        """Rows that look slower but have not failed the test; more rounds could decide."""
-        if len(rounds) < LEAST_ROUNDS:
+    def promising(
+        self, rounds: Sequence[Round], verdicts: Mapping[str, MetricVerdict] | None = None
+    ) -> tuple[MetricVerdict, ...]:
+        """Rows that look slower but have not failed the test; more rounds could decide.
+
+        Rows of a call whose step has `improved`, by the `verdicts` on times, are left out: a kernel that takes longer
+        is then the price of the others, such as a larger one that replaces many, unless it surely is slower.
+        """
+        improved = {
+            name.rpartition(".")[0]
+            for name, each in (verdicts or {}).items()
+            if general(name) == "step_time" and each.verdict == "improved"
+        }
+        if len(profiled(rounds)) < LEAST_ROUNDS:
             return ()
         least = 1 - PROMISING / max(len(self.limits), 1)
         return tuple(
@@ -80,7 +94,15 @@ class Rows:
                 replace(verdict, verdict="suspect", times_over=None), "more paired rounds are needed", ": "
             )
             for verdict, fails in self._over(rounds, least)
-            if not fails
+            if not fails and call_of_row(verdict.name) not in improved
+        )
+
+    def watched(self, rounds: Sequence[Round]) -> bool:
+        """Whether a row may turn out to be slower, so that the next round has to be profiled."""
+        return any(
+            # Estimates take milliseconds, and few rows come so far.
+            statistics.median(estimate.differences) > _past(limit) and estimate.over(_past(limit)) >= WATCHED
+            for _, limit, _, estimate in self._states(rounds)
         )
 
     def _over(self, rounds: Sequence[Round], least: float) -> Iterator[tuple[MetricVerdict, bool]]:
@@ -93,7 +115,8 @@ class Rows:
                 yield _verdict(name, limit, base, estimate), fails
 
     def _states(self, rounds: Sequence[Round]) -> Iterator[tuple[str, Limit, float, Estimate]]:
-        """Of each row on both sides of all rounds: the baseline's mean time in nanoseconds, and the estimate."""
+        """Of each row that all profiled rounds have on both sides: the baseline's mean time in ns, and the estimate."""
+        rounds = profiled(rounds)
         second = head_second(rounds)
         for name, limit in self.limits.items():
             pairs = [(each.kernels_base.get(name, 0.0), each.kernels_head.get(name, 0.0)) for each in rounds]
@@ -117,6 +140,11 @@ def judged(new: Record, base: Record, limits: Limits) -> dict[str, Limit]:
             if (_share(old, before) + _share(now, call)) / 2 >= LEAST_SHARE
         }
     return found
+
+
+def call_of_row(name: str) -> str:
+    """The call of a row, by the row's full name (`model.record.row_name`)."""
+    return name.partition(" ")[0].rpartition(".")[0]
 
 
 def _past(limit: Limit) -> float:

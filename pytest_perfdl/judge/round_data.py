@@ -49,7 +49,11 @@ class ProfiledRanks:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One fresh process of the base and one of the head, measured in the same moment."""
+    """One fresh process of the base and one of the head, measured in the same moment.
+
+    Both profile some steps after the timed ones, or neither does: what is of profiled steps is then empty, and `base`
+    and `head` lack the metrics that need a profile.
+    """
 
     order: Order
     base: Mapping[str, float]
@@ -72,6 +76,11 @@ class Round:
     """The CPU that both were bound to while they warmed up and were timed; `None` where they were free."""
     together: bool = True
     """Whether both were alive at once and took turns; else one ran after the other, in this order."""
+
+    @property
+    def is_profiled(self) -> bool:
+        """Whether both have profiled steps."""
+        return bool(self.kernels_base or self.parts_base) and bool(self.kernels_head or self.parts_head)
 
 
 def orders(seed: int, count: int) -> tuple[Order, ...]:
@@ -111,6 +120,11 @@ def broken(rounds: Sequence[Round], metrics: Iterable[str]) -> str:
         side = "baseline" if rounds[0].order == "base first" else "current"
         return f"the {side} code ran first in all {len(rounds)} paired rounds, so the order was not random"
     return ""
+
+
+def profiled(rounds: Sequence[Round]) -> list[Round]:
+    """The rounds with profiled steps."""
+    return [each for each in rounds if each.is_profiled]
 
 
 def values(rounds: Sequence[Round], metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

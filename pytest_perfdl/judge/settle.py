@@ -10,8 +10,9 @@ import numpy as np
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge import budget, reasons
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs, step_breakdown
+from pytest_perfdl.judge.kernels import call_of_row
 from pytest_perfdl.judge.ranks import blamed_on, comparisons, explaining, work_of_ranks
-from pytest_perfdl.judge.round_data import head_second, values
+from pytest_perfdl.judge.round_data import head_second, profiled, values
 from pytest_perfdl.judge.stopping_rule import Held, estimated
 from pytest_perfdl.judge.stored_repeats import of_environment
 from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_change, timed_moved, with_modes
@@ -84,12 +85,13 @@ def settle(
     metrics = tuple(_settled(metric, new, base, verdicts, rounds, limits) for metric in found.metrics)
     varying = _varying(rounds)
     # Which operators a process had is not the code's doing there.
-    rows = [row for row in rows if row.verdict != "suspect" or _call_of_row(row.name) not in varying]
+    rows = [row for row in rows if row.verdict != "suspect" or call_of_row(row.name) not in varying]
     settled = judgement(new, base, (*metrics, *budget.of_rows(rows, limits)), None, "")
     doubts: tuple[Finding, ...] = ()
-    compared = comparisons(rounds)
+    seen = profiled(rounds)
+    compared = comparisons(seen)
     ranks = {call: explaining(each) for call, each in compared.items()}
-    calls = explained(rounds, rules, ranks)
+    calls = explained(seen, rules, ranks)
     breakdowns = tuple(step_breakdown(call, each, rounds=settled.verdict in EXPLAINED) for call, each in calls.items())
     settled = replace(settled, breakdowns=breakdowns, ranks=tuple(compared.values()) or settled.ranks)
     if settled.verdict in EXPLAINED and calls:
@@ -102,7 +104,7 @@ def settle(
         doubts = tuple(
             _doubt(call, calls[call], timed[call]) for call in timed if contradicts(calls[call], timed[call])
         )
-    worked = joined(work_of_ranks(rounds, "base", ranks)), joined(work_of_ranks(rounds, "head", ranks))
+    worked = joined(work_of_ranks(seen, "base", ranks)), joined(work_of_ranks(seen, "head", ranks))
     settled = replace(settled, operators=_operators(*worked, peaks))
     if settled.verdict in EXPLAINED:
         settled = replace(settled, work=_work(settled, *worked, peaks))
@@ -114,10 +116,6 @@ def settle(
     broken = sorted({metric.reason for metric in verdicts.values() if metric.verdict == "invalid"})
     findings = (*(Finding("invalid", "rounds", reason) for reason in broken), *varying.values())
     return replace(settled, integrity=(*found.integrity, *findings, *doubts), environment=environment)
-
-
-def _call_of_row(name: str) -> str:
-    return name.partition(" ")[0].rpartition(".")[0]
 
 
 def _varying(rounds: Sequence[Round]) -> dict[str, Finding]:
@@ -247,8 +245,11 @@ def _settled(
         # Rounds that only single kernels asked for came after the verdict.
         own = rounds if verdict.rounds is None else rounds[: verdict.rounds]
         metric = replace(verdict, stored=stored, pairs=_pairs(metric.name, own))
-    elif metric.kind == "timed" and metric.verdict is None and _in_all(rounds, metric.name):
-        metric = replace(_shown(metric, rounds), stored=stored, pairs=_pairs(metric.name, rounds))
+    elif metric.kind == "timed" and metric.verdict is None:
+        # Rounds that were not profiled lack what needs a profile, on both sides.
+        known = [each for each in rounds if metric.name in each.base or metric.name in each.head]
+        if _in_all(known, metric.name):
+            metric = replace(_shown(metric, known), stored=stored, pairs=_pairs(metric.name, known))
     if metric.kind != "timed" or metric.new is None or not rounds:
         return metric
     series = new.metrics()[metric.name]

@@ -137,6 +137,8 @@ class GateOutcome:
 
     open: bool
     """Whether to measure another round."""
+    leans: bool = False
+    """Whether a time looks worse or better than its limit allows, so that its cause will be asked for."""
     verdicts: Mapping[str, MetricVerdict] = field(default_factory=dict)
     """By metric; empty while it is open."""
 
@@ -164,9 +166,14 @@ class _State:
         return self.estimate.over(self.limit)
 
     @property
+    def under(self) -> float:
+        """Probability that it is better by more than the limit."""
+        return 1 - self.estimate.over(-self.limit)
+
+    @property
     def faster(self) -> bool:
         """Whether it is better by more than the limit, as far as the estimate tells."""
-        return 1 - self.estimate.over(-self.limit) >= OVER
+        return self.under >= OVER
 
     @property
     def surely_faster(self) -> bool:
@@ -245,15 +252,17 @@ class Gate:
             rest = tuple(each for each in self.held if each not in unknown)
             found = replace(self, held=rest).look(rounds, spent) if rest else GateOutcome(open=False)
             shown = {each.name: _shown(each, "inconclusive", _UNKNOWN, len(rounds)) for each in unknown}
-            return found if found.open else GateOutcome(False, {**found.verdicts, **shown})
+            return found if found.open else GateOutcome(False, verdicts={**found.verdicts, **shown})
         names = tuple(each.name for each in self.held)
         if reason := pairs.broken(rounds, names):
-            return GateOutcome(False, {each.name: _shown(each, "invalid", reason, len(rounds)) for each in self.held})
+            return GateOutcome(
+                False, verdicts={each.name: _shown(each, "invalid", reason, len(rounds)) for each in self.held}
+            )
         ended, extension_ended = (spent.ended, spent.extension_ended) if spent else (False, False)
         if not rounds:
             reason = "no paired round was measured"
             shown = {each.name: _shown(each, "inconclusive", reason, 0) for each in self.held}
-            return GateOutcome(False, shown) if ended else GateOutcome(True)
+            return GateOutcome(False, verdicts=shown) if ended else GateOutcome(True)
         states = [_state(each, rounds) for each in self.held]
         silent = self._silent(states)
         if worse := [each for each in self._regressed(states) if each.held.name not in silent]:
@@ -268,7 +277,7 @@ class Gate:
         suspected = any(each.over >= OVER for each in judged)
         if extension_ended or (ended and not suspected):
             return self._ended_with(states, spent, (), silent)
-        return GateOutcome(True)
+        return GateOutcome(True, leans=any(max(each.over, each.under) >= 0.5 for each in judged))
 
     def _unknown(self, rounds: Sequence[Round]) -> list[Held]:
         """Utilization metrics that some process of the rounds lacks, or that are 0."""
@@ -303,7 +312,7 @@ class Gate:
             why = silent.get(name)
             said = self._verdict(each, each in worse, spent) if why is None else None
             found[name] = said or replace(_figures(each), verdict="unchanged", reason=why or "")
-        return GateOutcome(False, found)
+        return GateOutcome(False, verdicts=found)
 
     def _regressed(self, states: Sequence[_State]) -> list[_State]:
         """The metrics that fail the test."""

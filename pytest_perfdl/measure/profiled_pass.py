@@ -493,7 +493,7 @@ def _recorded(trace: Trace) -> Generator[Finding, None, None]:
     from pytest_perfdl.machine.fitness import installed_version
     from pytest_perfdl.machine.known_problems import installed_versions
 
-    if doubled := doubled_operators(trace).line:
+    if doubled := doubled_operators(trace):
         yield Finding("note", "doubled-operators", doubled)
     # One finding: a record keeps one of a kind for each call.
     if lines := software_problems(trace, installed_versions(installed_version)):

@@ -302,6 +302,15 @@ def is_utilization(metric: str) -> bool:
     return isinstance(found, TimedMetric) and found.is_utilization
 
 
+def needs_profile(metric: str) -> bool:
+    """Whether a timed metric, by its full name, is known of profiled steps only.
+
+    >>> needs_profile("forward.kernel_time"), needs_profile("step_time")
+    (True, False)
+    """
+    return is_utilization(metric) or general(metric) in ("kernel_time", "rank_spread", "collective_wait")
+
+
 def is_of_device(metric: str) -> bool:
     """Whether a metric, by its full name, is absent without a device.
 

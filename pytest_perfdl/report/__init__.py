@@ -69,7 +69,7 @@ def write_all(run: Run) -> Written:
     write_files(made | {file: run_file.dump(data)}, elsewhere=_ELSEWHERE)
     _remove_pages(run.report_dir)
     try:
-        return _drawn(run, data, file)
+        return _write_pages(run, data, file)
     except ReportError:
         raise
     except Exception as error:
@@ -98,7 +98,7 @@ def _remove_pages(folder: Path) -> None:
     remove_files((folder / name for name in ("index.html", "summary.md")), folder)
 
 
-def _drawn(run: Run, data: dict[str, Any], file: Path) -> Written:
+def _write_pages(run: Run, data: dict[str, Any], file: Path) -> Written:
     from pytest_perfdl.report import html, markdown, traces
     from pytest_perfdl.results.trace_files import OURS
 

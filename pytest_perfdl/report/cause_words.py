@@ -34,7 +34,7 @@ BESIDE = 0.2
 """Part of the largest operator that went away which another must have had to be named beside it."""
 
 
-def telling(causes: Sequence[Cause]) -> list[Cause]:
+def select_telling(causes: Sequence[Cause]) -> list[Cause]:
     """The causes that hold most of a group's change, and those that came or went."""
     most = sum(abs(cause.delta_ns) for cause in causes)
     return [cause for cause in causes if abs(cause.delta_ns) >= LEAST * most]
@@ -80,7 +80,7 @@ def _overlap(side: RankSide) -> float | None:
 
 
 def _sentence(causes: Sequence[Cause], judgement: Judgement) -> str:
-    told = telling(causes)
+    told = select_telling(causes)
     operators = [cause for cause in told if cause.kind != "idle"]
     # Autograd's own nodes come and go with the operators that they call.
     parts = [cause for cause in operators if not _is_node(cause)] or operators

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts import step_parts
-from pytest_perfdl.analysis.events.launches import call_tree
-from pytest_perfdl.analysis.events.origins import module_paths
 from pytest_perfdl.analysis.overview.memory_timeline import BEFORE, memory_timeline
 from pytest_perfdl.diff import diff, of_traces, places
 from pytest_perfdl.judge.blame import recorded, step_breakdown
@@ -354,7 +352,7 @@ def _memory(trace: Trace) -> list[dict[str, Any]]:
     steps, _ = step_annotations(trace)
     first = int(trace.start[steps[0]] if len(steps) else trace.memory.time[0])
     last = int(trace.end[steps[0]] if len(steps) else trace.memory.time[-1])
-    found = memory_timeline(trace, module_paths(trace, call_tree(trace)))
+    found = memory_timeline(trace)
     return [_curve(device, first) | {"step_ns": last - first} for device in found]
 
 

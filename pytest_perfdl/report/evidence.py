@@ -55,9 +55,9 @@ def pictures(result: Result) -> list[Picture]:
             continue
         if metric.pairs or metric.evidence == "paired":
             if figures.finite(_changes(metric)) or _interval(metric):
-                drawn.append(_of_rounds(metric))
+                drawn.append(_draw_rounds(metric))
         elif any(sides := _processes(metric, result)):
-            drawn.append(_of_processes(metric, *sides))
+            drawn.append(_draw_processes(metric, *sides))
     return drawn[:MOST]
 
 
@@ -91,7 +91,7 @@ def _axis_around(values: Sequence[float]) -> Axis:
     return Axis(low - room, high + room, _EDGE, WIDTH - _EDGE)
 
 
-def _of_rounds(metric: MetricVerdict) -> Picture:
+def _draw_rounds(metric: MetricVerdict) -> Picture:
     """A dot for each round at its change, the first round on top; the limit a line, the interval a band."""
     changes, interval, limit = _changes(metric), _interval(metric), limit_change(metric)
     known = figures.finite(changes)
@@ -127,7 +127,7 @@ def _of_rounds(metric: MetricVerdict) -> Picture:
     return Picture(metric.name, note, _picture(label, height, drawn))
 
 
-def _of_processes(metric: MetricVerdict, base: list[float], new: list[float]) -> Picture:
+def _draw_processes(metric: MetricVerdict, base: list[float], new: list[float]) -> Picture:
     """A mark for each process of either side over the values, with the median; the interval around the baseline."""
     interval, limit = _interval(metric), limit_change(metric)
     ends = [metric.base * (1 + end) for end in interval] if interval and metric.base else []

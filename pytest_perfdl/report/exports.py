@@ -20,27 +20,27 @@ from pytest_perfdl.results.verdict import MetricVerdict
 # CSV: one row for each test and metric of a run, for spreadsheets and data frames.
 
 
-def _of_metric(title: str, field: str = "", kind: str = "text") -> Column:
+def _metric_column(title: str, field: str = "", kind: str = "text") -> Column:
     """A column of a metric's field, by default that of the title."""
     return Column(title, lambda row: getattr(row[2], field or title, None), kind)
 
 
 COLUMNS = (
     Column("test", lambda row: row[1].id),
-    _of_metric("metric", "name"),
-    _of_metric("kind"),
-    _of_metric("unit"),
-    _of_metric("better"),
-    _of_metric("baseline", "base", "number"),
-    _of_metric("current", "new", "number"),
-    _of_metric("change", "effect", "number"),
+    _metric_column("metric", "name"),
+    _metric_column("kind"),
+    _metric_column("unit"),
+    _metric_column("better"),
+    _metric_column("baseline", "base", "number"),
+    _metric_column("current", "new", "number"),
+    _metric_column("change", "effect", "number"),
     Column("change_ci95_low", lambda row: (getattr(row[2], "ci95", None) or (None, None))[0], "number"),
     Column("change_ci95_high", lambda row: (getattr(row[2], "ci95", None) or (None, None))[1], "number"),
     Column("limit", lambda row: _limit(row[2])),
-    _of_metric("verdict"),
+    _metric_column("verdict"),
     Column("test_verdict", lambda row: row[1].verdict),
-    _of_metric("evidence"),
-    _of_metric("rounds", kind="count"),
+    _metric_column("evidence"),
+    _metric_column("rounds", kind="count"),
     Column("machine_id", lambda row: row[0].machine_id if row[1].new is None else row[1].new.key.slug),
     Column("commit", lambda row: row[0].commit),
     Column("date", lambda row: row[0].date),

@@ -32,7 +32,7 @@ def workflow_commands(run: Run, environ: Mapping[str, str] = os.environ) -> list
     ranked = words.worst_first(run.results)
     failing = [result for result in ranked if result.fails]
     warning = [result for result in ranked if not result.fails and words.fails_or_warns(result)]
-    return [*_of_kind("error", failing, run, environ), *_of_kind("warning", warning, run, environ)]
+    return [*_annotate("error", failing, run, environ), *_annotate("warning", warning, run, environ)]
 
 
 def notice(text: str) -> str:
@@ -67,7 +67,7 @@ def append_summary(summary: Callable[[int], str], environ: Mapping[str, str] = o
     return True
 
 
-def _of_kind(kind: str, results: Sequence[Result], run: Run, environ: Mapping[str, str]) -> list[str]:
+def _annotate(kind: str, results: Sequence[Result], run: Run, environ: Mapping[str, str]) -> list[str]:
     shown = results[:MOST]
     lines = [_annotation(kind, result, run, environ) for result in shown]
     if len(shown) < len(results):

@@ -87,7 +87,7 @@ _LEAST_SPREAD = 0.05
 def chart(history: TestHistory) -> Markup:
     """The picture, with what a pointer reads of each point, change and environment."""
     label = f"{history.metric} over {len(history.points)} points: {values_words(history)}. The table below has all."
-    return svg.picture("plot history", label, _WIDTH, _HEIGHT, _drawn(history))
+    return svg.picture("plot history", label, _WIDTH, _HEIGHT, _draw(history))
 
 
 def point_words(history: TestHistory, point: Point) -> str:
@@ -108,7 +108,7 @@ def interval_words(history: TestHistory, point: Point) -> str:
     return "[{}, {}]".format(*(format_quantity(end, history.unit) for end in point.interval))
 
 
-def _drawn(history: TestHistory) -> Iterator[Markup]:
+def _draw(history: TestHistory) -> Iterator[Markup]:
     """Everything inside the picture, in the order of painting."""
     first = max(0, len(history.points) - POINTS)
     points = history.points[first:]
@@ -117,7 +117,7 @@ def _drawn(history: TestHistory) -> Iterator[Markup]:
     up = Axis(*_range(points), bottom, _TOP)
     marks = [(tick, format_quantity(tick, history.unit)) for tick in up.ticks()]
     yield from svg.frame(up, marks, _LEFT, _WIDTH - _RIGHT)
-    for number, place in enumerate(_labelled(len(points))):
+    for number, place in enumerate(_choose_labels(len(points))):
         labelled = points[place]
         yield Markup(
             '<text class="{0}" y="{1}" text-anchor="middle"><tspan x="{2:.1f}" dy="1.4em">{3}</tspan>'
@@ -153,7 +153,7 @@ def _range(points: Sequence[Point]) -> tuple[float, float]:
     return low - more, high + more
 
 
-def _labelled(count: int) -> list[int]:
+def _choose_labels(count: int) -> list[int]:
     """Points whose commits the axis names, evenly spaced."""
     if count <= _LABELS:
         return list(range(count))
@@ -163,32 +163,32 @@ def _labelled(count: int) -> list[int]:
 # Histories as CSV: one row for each point, for spreadsheets and data frames.
 
 
-def _of_history(title: str, field: str = "") -> Column:
+def _history_column(title: str, field: str = "") -> Column:
     return Column(title, lambda row: getattr(row[0], field or title))
 
 
-def _of_point(title: str) -> Column:
+def _point_column(title: str) -> Column:
     return Column(title, lambda row: getattr(row[1], title))
 
 
 COLUMNS = (
-    _of_history("test", "id"),
-    _of_history("metric"),
-    _of_history("unit"),
-    _of_history("better"),
-    _of_history("machine_id"),
-    _of_point("commit"),
-    _of_point("date"),
-    _of_point("value"),
+    _history_column("test", "id"),
+    _history_column("metric"),
+    _history_column("unit"),
+    _history_column("better"),
+    _history_column("machine_id"),
+    _point_column("commit"),
+    _point_column("date"),
+    _point_column("value"),
     Column("value_ci95_low", lambda row: (row[1].interval or (None, None))[0]),
     Column("value_ci95_high", lambda row: (row[1].interval or (None, None))[1]),
     Column("paired", lambda row: int(row[1].is_paired)),
-    _of_point("environment"),
+    _point_column("environment"),
     Column("environment_changes", lambda row: environment_words(row[1])),
     Column("change", lambda row: getattr(row[2], "effect", None)),
     Column("change_probability", lambda row: getattr(row[2], "probability", None)),
-    _of_point("subject"),
-    _of_point("note"),
+    _point_column("subject"),
+    _point_column("note"),
 )
 """Of rows (history, point, change); the change is that whose first point this is, or `None`."""
 
@@ -347,10 +347,10 @@ def _points(history: TestHistory) -> Table:
         Column("Environment", lambda row: _arrows(environment_words(row[1]))),
     )
     rows = list(enumerate(history.points))[::-1]
-    return Table("Points", columns, rows, told=lambda row: _said_of(row[1]))
+    return Table("Points", columns, rows, told=lambda row: _point_notes(row[1]))
 
 
-def _said_of(point: Point) -> list[str]:
+def _point_notes(point: Point) -> list[str]:
     """The subject and the note of a point, where it has them."""
     return [text for text in (point.subject, f"note: {point.note}" if point.note else "") if text]
 
@@ -363,7 +363,7 @@ def _events(history: TestHistory) -> Iterator[dict[str, Any]]:
         if index in changes:
             name = "up" if history.is_worse(changes[index]) else "down"
             words = change_words(history, changes[index])
-            yield {"name": name, "place": place, "words": words, "told": _said_of(point)}
+            yield {"name": name, "place": place, "words": words, "told": _point_notes(point)}
         elif point.note:
             yield {"name": "of-note", "place": place, "words": f"note: {point.note}", "told": []}
         if words := _arrows(environment_words(point)):
@@ -450,7 +450,7 @@ def _block(history: TestHistory, width: int, blocks: bool) -> Iterator[str]:
     marks = _marks(history, columns)
     if marks.strip():
         yield f"{space * 2}{marks}".rstrip()
-    told = list(_told(history))
+    told = list(_event_lines(history))
     if len(told) > _MOST_LINES:
         yield f"{space * 2}{plural(len(told) - _MOST_LINES, 'earlier change')} not shown (--json has all)"
     for text in told[-_MOST_LINES:]:
@@ -467,7 +467,7 @@ def _marks(history: TestHistory, columns: int) -> str:
     return marks
 
 
-def _told(history: TestHistory) -> Iterator[str]:
+def _event_lines(history: TestHistory) -> Iterator[str]:
     """One text for each change, environment and note, the oldest first."""
     changes = _changes(history)
     for index, point in enumerate(history.points):

@@ -89,7 +89,7 @@ def script_safe(data: Any) -> Markup:
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
-def packed(text: str) -> Markup:
+def pack(text: str) -> Markup:
     """Text gzip-compressed and in base64, for what a page unpacks when it needs it; equal text gives equal bytes."""
     packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     data = packer.compress(text.encode("utf-8", "backslashreplace")) + packer.flush()
@@ -153,7 +153,7 @@ def plotting_library() -> Library | None:
         path = Path(folder) / _FILE
         if path.is_file():
             text = path.read_text(encoding="utf-8")
-            return Library(packed(text), policy_hash(text))
+            return Library(pack(text), policy_hash(text))
     return None
 
 
@@ -265,7 +265,7 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[s
     wanted = [number for number, result in enumerate(ranked, start=1) if words.notable(result)]
     open_first = frozenset(wanted[:OPEN_AT_MOST] if len(ranked) > 1 else [1])
     inert = len(ranked) > PLAIN_AT_MOST
-    embedded = _embedded(ranked, collected)
+    embedded = _embed_traces(ranked, collected)
     names = Names()
     library = plotting_library()
     shared = {
@@ -286,7 +286,7 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[s
         if inert and number not in open_first:
             body = _environment().get_template("_body.html.j2")
             one["html"] = body.render(**shared, result=result, number=number, data=one)
-            found.append((packed(json.dumps(one, allow_nan=False)), None))
+            found.append((pack(json.dumps(one, allow_nan=False)), None))
         else:
             found.append((script_safe(one), one))
     return (
@@ -468,7 +468,7 @@ def has_history(data: Mapping[str, Any]) -> bool:
     return any(times for one in data["history"] for times in one["step_time"].values())
 
 
-def _embedded(ranked: Sequence[Result], collected: Mapping[str, Sequence[CallTraces]]) -> dict[str, str]:
+def _embed_traces(ranked: Sequence[Result], collected: Mapping[str, Sequence[CallTraces]]) -> dict[str, str]:
     """Base64 of one trace for each call: both sides if there is such a picture, while the room lasts."""
     chosen: dict[str, str] = {}
     room = EMBEDDED_BYTES

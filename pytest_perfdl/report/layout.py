@@ -139,7 +139,7 @@ def shorten(text: str, width: int) -> str:
     if cells_wide(text) <= width:
         return text
     keep = max(2, width - 3)
-    head, tail = _fitting(text, (keep + 1) // 2), _fitting(text[::-1], keep // 2)[::-1]
+    head, tail = _fit_text(text, (keep + 1) // 2), _fit_text(text[::-1], keep // 2)[::-1]
     return f"{head}...{tail}"
 
 
@@ -169,17 +169,17 @@ def rows(
     if room < min(columns[0], least):
         below = [0, *columns[1:]]
         alone = indent + sum(len(GAP) + size for size in below if size) <= width
-        shown = _fitted(names, max(8, width - indent), fit, shorten)
+        shown = _fit(names, max(8, width - indent), fit, shorten)
         if not alone:
-            return [line for row in table for line in _wrapped((shown[row[0]], *row[1:]), indent, width)]
+            return [line for row in table for line in _wrap((shown[row[0]], *row[1:]), indent, width)]
         lines = []
         for row in table:
             lines += [" " * indent + shown[row[0]]] * bool(row[0])
-            lines.append(_aligned(("", *row[1:]), below, right, indent))
+            lines.append(_align(("", *row[1:]), below, right, indent))
         return lines
     columns[0] = min(columns[0], room)
-    shown = _fitted(names, columns[0], fit, shorten)
-    return [_aligned((shown[row[0]], *row[1:]), columns, right, indent) for row in table]
+    shown = _fit(names, columns[0], fit, shorten)
+    return [_align((shown[row[0]], *row[1:]), columns, right, indent) for row in table]
 
 
 def table(
@@ -229,12 +229,12 @@ def last_parts(names: Sequence[str], width: int) -> Mapping[str, str]:
     return shown | dict(short_names(alike, width))
 
 
-def _fitted(names: Sequence[str], width: int, fit: Fit | None, shorten: Callable[[str, int], str]) -> Mapping[str, str]:
+def _fit(names: Sequence[str], width: int, fit: Fit | None, shorten: Callable[[str, int], str]) -> Mapping[str, str]:
     return {name: shorten(name, width) for name in names} if fit is None else fit(names, width)
 
 
-def _aligned(row: Sequence[str], columns: Sequence[int], right: str, indent: int) -> str:
-    cells = [_padded(cell, size, side) for cell, size, side in zip(row, columns, right, strict=True) if size]
+def _align(row: Sequence[str], columns: Sequence[int], right: str, indent: int) -> str:
+    cells = [_pad(cell, size, side) for cell, size, side in zip(row, columns, right, strict=True) if size]
     return (" " * indent + GAP.join(cells)).rstrip()
 
 
@@ -244,7 +244,7 @@ def cut(text: str, width: int) -> str:
     >>> cut("bmm + softmax(float64)", 12)
     'bmm + sof...'
     """
-    return text if cells_wide(text) <= width else f"{_fitting(text, max(0, width - 3))}..."
+    return text if cells_wide(text) <= width else f"{_fit_text(text, max(0, width - 3))}..."
 
 
 def cut_front(text: str, width: int) -> str:
@@ -253,7 +253,7 @@ def cut_front(text: str, width: int) -> str:
     >>> cut_front("tests/perf/test_gpt.py::test_step", 24)
     '...est_gpt.py::test_step'
     """
-    return text if cells_wide(text) <= width else f"...{_fitting(text[::-1], max(0, width - 3))[::-1]}"
+    return text if cells_wide(text) <= width else f"...{_fit_text(text[::-1], max(0, width - 3))[::-1]}"
 
 
 def paragraph(text: str, indent: int, width: int, *, more: int = 0) -> list[str]:
@@ -277,7 +277,7 @@ def item(text: str, indent: int, width: int) -> list[str]:
     return paragraph(f"- {text}", indent, width, more=2)
 
 
-def _wrapped(row: Sequence[str], indent: int, width: int) -> list[str]:
+def _wrap(row: Sequence[str], indent: int, width: int) -> list[str]:
     lines = [" " * indent + shorten(row[0], max(8, width - indent))]
     for cell in row[1:]:
         if not cell:
@@ -289,12 +289,12 @@ def _wrapped(row: Sequence[str], indent: int, width: int) -> list[str]:
     return lines
 
 
-def _padded(cell: str, size: int, side: str) -> str:
+def _pad(cell: str, size: int, side: str) -> str:
     space = " " * (size - cells_wide(cell))
     return space + cell if side == "r" else cell + space
 
 
-def _fitting(text: str, width: int) -> str:
+def _fit_text(text: str, width: int) -> str:
     taken, size = 0, 0
     for char in text:
         size += cells_wide(char)

@@ -54,12 +54,12 @@ def summary(run: Run, limit: int = LIMIT) -> str:
     room = limit - _size(head)
     if room < 0:
         return ""
-    full = [_section(result, run) if result.fails else _folded(result, run) for result in listed]
+    full = [_section(result, run) if result.fails else _fold(result, run) for result in listed]
     lines = [_line(result) for result in listed]
     # What stands in the least room: all lines, and the note that some are left out.
     note = "\n{} left out here because of the size limit of GitHub: see `run.json` or `index.html` of the report.\n"
     reserve = _size(note.format(plural(len(listed), "test")))
-    shown = _fitting(lines, room, reserve)
+    shown = _count_fitting(lines, room, reserve)
     room -= sum(map(_size, lines[:shown])) + (reserve if shown < len(listed) else 0)
     whole = 0
     while whole < shown and (more := _size(full[whole]) - _size(lines[whole])) <= room:
@@ -70,7 +70,7 @@ def summary(run: Run, limit: int = LIMIT) -> str:
     return text + (said if shown < len(listed) and _size(text + said) <= limit else "")
 
 
-def _fitting(blocks: Sequence[str], room: int, reserve: int) -> int:
+def _count_fitting(blocks: Sequence[str], room: int, reserve: int) -> int:
     """How many blocks from the first have room, with the reserve for a note if some have not."""
     used = 0
     for number, block in enumerate(blocks):
@@ -140,7 +140,7 @@ def _section(result: Result, run: Run) -> str:
     return f"\n#### {words.word(result)}: {code(result.id)}\n\n{_body(result, run)}"
 
 
-def _folded(result: Result, run: Run) -> str:
+def _fold(result: Result, run: Run) -> str:
     title = html.escape(shorten(words.visible(result.id), 300))
     head = f"<details><summary>{words.word(result)}: <code>{title}</code></summary>"
     return f"\n{head}\n\n{_body(result, run)}\n</details>\n"
@@ -170,7 +170,7 @@ def _body(result: Result, run: Run) -> str:
         "\n".join(f"- note: {_prose(note)}" for note in words.telling_notes(judgement)[:20]),
         f"Note of the baseline: {_prose(note)}" if note else "",
         "\n".join(f"- {_prose(note)}" for note in (*words.growth_notes(judgement), *words.budget_notes(result))),
-        _fenced("sh", [f"{command}  # {purpose}" for purpose, command in about.commands]),
+        _code_block("sh", [f"{command}  # {purpose}" for purpose, command in about.commands]),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -210,26 +210,26 @@ def _verdict(about: Story, judgement: Judgement) -> str:
 
 def _cause(group: CauseGroup) -> str:
     module = f" in {code(group.module)}" if group.module else ""
-    place = f" at {_linked(group.place)}" if group.place else ""
+    place = f" at {_link(group.place)}" if group.place else ""
     return f"**Cause:** {_prose(group.sentence)}{module}{place}: {group.amount}."
 
 
 def _peak(about: Story) -> str:
-    place = f", allocated at {_linked(about.memory_place)}" if about.memory_place else ""
+    place = f", allocated at {_link(about.memory_place)}" if about.memory_place else ""
     changed = f"; {_prose(about.memory_changed)}" if about.memory_changed else ""
     return f"**Memory:** {_prose(about.memory)}{place}{changed}."
 
 
-def _linked(place: Place) -> str:
+def _link(place: Place) -> str:
     return f"[{code(place.text)}]({urllib.parse.quote(place.url, safe=':/#')})" if place.url else code(place.text)
 
 
 def _diff(diff: SourceDiff) -> str:
     """The changed lines, as a fenced block that GitHub colors."""
-    return _fenced("diff", [f"--- {words.source_title(diff)}", *words.code_lines(diff.text)])
+    return _code_block("diff", [f"--- {words.source_title(diff)}", *words.code_lines(diff.text)])
 
 
-def _fenced(kind: str, lines: Sequence[str]) -> str:
+def _code_block(kind: str, lines: Sequence[str]) -> str:
     """A block of code; empty without lines."""
     fence = _fence("\n".join(lines), least=3)
     return "\n".join([f"{fence}{kind}", *lines, fence]) if lines else ""

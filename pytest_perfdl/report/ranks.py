@@ -32,7 +32,7 @@ LEVELS = 5
 """Shades of a table of waits."""
 
 
-def telling(own: Sequence[float], waits: Sequence[Sequence[float]], marked: int | None, most: int) -> list[int]:
+def choose_telling(own: Sequence[float], waits: Sequence[Sequence[float]], marked: int | None, most: int) -> list[int]:
     """Places of the ranks to show where there are too many, in order.
 
     The marked one, then by turns those with most and with least own work, and those that wait longest.
@@ -222,18 +222,18 @@ def rank_table(ranks: RankComparison) -> Table:
         *(both(name.capitalize(), f"{name}_ns", _sides) for name in CLASSES),
         both("Overlap", "overlap", _overlaps),
     )
-    return Table("Ranks", columns, _shown(ranks))
+    return Table("Ranks", columns, _choose_shown(ranks))
 
 
 def left_out(ranks: RankComparison) -> int:
     """How many ranks have no row."""
-    return len(ranks.new.ranks) - len(_shown(ranks))
+    return len(ranks.new.ranks) - len(_choose_shown(ranks))
 
 
-def _shown(ranks: RankComparison) -> list[int]:
+def _choose_shown(ranks: RankComparison) -> list[int]:
     count = len(ranks.new.ranks)
     own = [rank.own_ns for rank in ranks.new.ranks]
-    return telling(own, ranks.new.waits_ns, ranks.rank, count if count <= ALIKE else TELLING)
+    return choose_telling(own, ranks.new.waits_ns, ranks.rank, count if count <= ALIKE else TELLING)
 
 
 def _sides(base: int | None, new: int) -> str:

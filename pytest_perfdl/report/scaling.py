@@ -83,7 +83,7 @@ def plot(axis: str, line: PlottedLine, points: Sequence[tuple[float, float]]) ->
     said = "points: measured; line: model" + ("; band: 95% interval" if line.low else "")
     parts = (
         Markup("<style>{}</style>").format(Markup(_STYLE)),
-        *_drawn(axis, side, None, False),
+        *_draw(axis, side, None, False),
         svg.text(f"step time, {said}", _LEFT, 18, anchor=""),
     )
     return svg.picture("", f"step time over {axis}", WIDTH, HEIGHT, parts, sized=True) + "\n"
@@ -99,10 +99,10 @@ def inline(axis: str, new: PlottedSide, base: PlottedSide | None, *, logarithmic
     label
         What a screen reader says.
     """
-    return svg.picture("plot", label, WIDTH, HEIGHT, _drawn(axis, new, base, logarithmic))
+    return svg.picture("plot", label, WIDTH, HEIGHT, _draw(axis, new, base, logarithmic))
 
 
-def _drawn(axis: str, new: PlottedSide, base: PlottedSide | None, logarithmic: bool) -> Iterator[Markup]:
+def _draw(axis: str, new: PlottedSide, base: PlottedSide | None, logarithmic: bool) -> Iterator[Markup]:
     """Everything inside the picture, in the order of painting."""
     sides = [(base, " of-base", "baseline, ", -_APART)] if base is not None else []
     sides.append((new, "", "", _APART if base is not None else 0))
@@ -153,7 +153,7 @@ def picture(curve: JudgedCurve) -> Markup:
         _line([(each.size, each.new) for each in curve.sizes]), _line([(e.size, e.new) for e in curve.fitted])
     )
     base = PlottedSide(_line(_bases(curve.sizes)), _line(_bases(curve.fitted))) if has_base(curve) else None
-    return inline(curve.axis, new, base, logarithmic=logarithmic(curve), label=_said(curve))
+    return inline(curve.axis, new, base, logarithmic=logarithmic(curve), label=_label(curve))
 
 
 def rows(curve: JudgedCurve) -> list[tuple[Size, Fitted | None]]:
@@ -182,7 +182,7 @@ def figure_words(curve: JudgedCurve, figure: Figure) -> tuple[str, str]:
     }[figure.kind]
 
 
-def _said(curve: JudgedCurve) -> str:
+def _label(curve: JudgedCurve) -> str:
     told = [f"{curve.name}."]
     for side, times in (
         ("Current", [(each.size, each.new) for each in curve.sizes]),

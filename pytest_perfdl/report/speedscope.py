@@ -51,7 +51,7 @@ def speedscope(result: Result, call: str, sides: Sequence[DrawnSide]) -> bytes:
     title = f"{visible(result.id)} {visible(call)}".rstrip()
     causes = [cause for cause in result.judgement.blame if cause.call == call]
     try:
-        return _written(title, sides[::-1], causes)
+        return _write_file(title, sides[::-1], causes)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ChromeTraceError(f"the recorded traces cannot be combined: {error}") from error
 
@@ -126,7 +126,7 @@ class _Frames:
         ]
 
 
-def _written(title: str, sides: Sequence[DrawnSide], causes: Sequence[Cause]) -> bytes:
+def _write_file(title: str, sides: Sequence[DrawnSide], causes: Sequence[Cause]) -> bytes:
     frames = _Frames({cause.name: cause.line for cause in reversed(causes) if cause.line})
     firsts: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []

@@ -69,7 +69,7 @@ def pairs(sides: Sequence[Sequence[Event]]) -> list[Pair]:
     )
 
 
-def observed(sides: Sequence[Sequence[Event]], matched: Sequence[Pair]) -> list[list[Event]]:
+def add_observed(sides: Sequence[Sequence[Event]], matched: Sequence[Pair]) -> list[list[Event]]:
     """The events with what each matched slice took on the other side in the observed step, and the difference.
 
     Nothing here is a measured change: that one step was slower than one other step may be chance.
@@ -105,7 +105,7 @@ def flow_events(sides: Sequence[Sequence[Event]], matched: Iterable[Pair], first
             )
 
 
-def accumulated(sides: Sequence[Sequence[Event]], matched: Sequence[Pair]) -> Iterator[Event]:
+def count_lag(sides: Sequence[Sequence[Event]], matched: Sequence[Pair]) -> Iterator[Event]:
     """How far the current step is behind the baseline's at the end of each matched slice, as a counter."""
     ends = sorted((sides[1][new].end_ns, sides[1][new].end_ns - sides[0][base].end_ns) for base, new in matched)
     pid = sides[1][0].pid if sides[1] else 0
@@ -165,7 +165,7 @@ def work(trace: Trace, opens: int, pid: int) -> Iterator[Event]:
 
     Of operators with a cost model, each over its own time; 0 where none runs.
     """
-    windows = steps_of(trace, launches(trace)).windows
+    windows = steps_of(trace).windows
     if not windows:
         return
     shift = opens - windows[0].host_start
@@ -188,13 +188,13 @@ def work(trace: Trace, opens: int, pid: int) -> Iterator[Event]:
 def drawn_gaps(trace: Trace) -> list[Gap]:
     """The idle time of the first step: of its devices, or without device events of its thread."""
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     if not steps.windows:
         return []
     origin = steps.windows[0].host_start
     if len(joined.device):
         pieces = steps.window_time(0).difference(covered(trace, joined.device))
-        found = idle_time(trace, steps, joined)
+        found = idle_time(trace)
         own = np.array(list(found.by_cause.values()))[:, found.window == 0]
         names = [IDLE_CLASSES[place] for place in own.argmax(axis=0).tolist()]
         rows = found.call[found.window == 0].tolist()
@@ -314,7 +314,7 @@ def drawn_sides(base: bytes, new: bytes, title: str) -> tuple[DrawnSide, DrawnSi
     """
     traces = [_read_step(data, name) for data, name in zip((base, new), SIDES, strict=True)]
     lead = max(_begin(trace) - _first(trace) for trace in traces)
-    before, after = (_drawn_side(name, trace, lead, title) for name, trace in zip(SIDES, traces, strict=True))
+    before, after = (_draw_side(name, trace, lead, title) for name, trace in zip(SIDES, traces, strict=True))
     return before, after
 
 
@@ -339,7 +339,7 @@ def _begin(trace: Trace) -> int:
     return int(steps.min()) if len(steps) else _first(trace)
 
 
-def _drawn_side(name: SideName, trace: Trace, opens: int, title: str) -> DrawnSide:
+def _draw_side(name: SideName, trace: Trace, opens: int, title: str) -> DrawnSide:
     """One side as one process, its threads numbered in the order of their appearance."""
     number = SIDES.index(name)
     pid, shift = number + 1, opens - _begin(trace)
@@ -396,7 +396,7 @@ def _memory_events(trace: Trace, shift: int, pid: int, threads: Mapping[tuple[in
 
 def _modules(trace: Trace) -> dict[int, str]:
     """The module of each row that is in one; empty for rows of the backward pass whose module is not known."""
-    if not steps_of(trace, launches(trace)).windows:
+    if not steps_of(trace).windows:
         return {}
     marks = labels(trace)
     rows = np.flatnonzero((marks.module >= 0) | (marks.phase == PHASES.index("backward"))).tolist()
@@ -485,7 +485,7 @@ def slices_of_causes(sides: Sequence[DrawnSide], causes: Sequence[Cause]) -> lis
             is_of = _idle_test(cause, sides) if cause.kind == "idle" else None
             for side, index, own in zip(sides, indices, found, strict=True):
                 if is_of is None:
-                    places = _named(index, cause, names)
+                    places = _find_named(index, cause, names)
                 else:
                     places = [place for place in _outside_operators(side) if is_of(side, place)]
                 for place in _in_module(side, places, cause.module):
@@ -586,7 +586,7 @@ def _by_name(side: DrawnSide) -> _Index:
     return found
 
 
-def _named(index: _Index, cause: Cause, names: Iterable[str]) -> list[int]:
+def _find_named(index: _Index, cause: Cause, names: Iterable[str]) -> list[int]:
     """The slices of operators, kernels, functions or modules of these names."""
     prefix = MODULE if cause.kind == "module" else ""
     keys = ((category, prefix + name) for category in _CATEGORIES[cause.kind] for name in names)
@@ -652,7 +652,7 @@ def _function_test(cause: Cause, function: str, sides: Sequence[DrawnSide]) -> _
 # The baseline's step and the current one become two processes whose steps start at the same time. Slices of the page's
 # causes carry the cause's numbers on both sides; what the observed step says by itself is in arguments that are called
 # "observed". `drawn_sides` reads the exemplars, `slices_of_causes` finds the cause of a slice, `flow_events`,
-# `accumulated` and `idle` add arrows, counters and idle time.
+# `count_lag` and `idle` add arrows, counters and idle time.
 
 
 _COUNTED = frozenset({"cpu_op", "python_function"}) | DEVICE
@@ -683,35 +683,35 @@ def regression_trace(result: Result, call: str, sides: Sequence[DrawnSide], caus
         When the sides hold what cannot be written.
     """
     try:
-        return _drawn(result, call, sides, [cause for cause in causes if cause.call == call])
+        return _draw(result, call, sides, [cause for cause in causes if cause.call == call])
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ChromeTraceError(f"the recorded traces cannot be combined: {error}") from error
 
 
-def _drawn(result: Result, call: str, sides: Sequence[DrawnSide], causes: Sequence[Cause]) -> RegressionTrace:
+def _draw(result: Result, call: str, sides: Sequence[DrawnSide], causes: Sequence[Cause]) -> RegressionTrace:
     drawn = [side.events for side in sides]
     matched = pairs(drawn)
     owned = slices_of_causes(sides, causes)
     sizes = Sizes.of(causes)
     marked = [
-        [_marked(event, own.get(place), causes, sizes, number == 1) for place, event in enumerate(events)]
-        for number, (events, own) in enumerate(zip(observed(drawn, matched), owned, strict=True))
+        [_mark(event, own.get(place), causes, sizes, number == 1) for place, event in enumerate(events)]
+        for number, (events, own) in enumerate(zip(add_observed(drawn, matched), owned, strict=True))
     ]
     events = [event for side in marked for event in side]
-    events += accumulated(drawn, [pair for pair in matched if drawn[1][pair[1]].category in _COUNTED])
+    events += count_lag(drawn, [pair for pair in matched if drawn[1][pair[1]].category in _COUNTED])
     flows = 1 + max((event.flow for event in events if event.flow is not None), default=-1)
-    events += flow_events(drawn, _of_causes(matched, owned[1], causes), flows)
+    events += flow_events(drawn, _pairs_of_causes(matched, owned[1], causes), flows)
     for side in sides:
         events += busy(side.events)
         events += work(side.trace, side.opens, side.pid)
-    place = _selected(sides, matched, owned, causes)
+    place = _select(sides, matched, owned, causes)
     selected = marked[place[0]][place[1]] if place else None
     about = {"test": visible(result.id), "call": visible(call), "verdict": result.judgement.verdict}
     shown = {} if selected is None else {"selected": _address(selected)}
     return RegressionTrace(compress(write(None, events, {"perfdl": about | shown})), selected)
 
 
-def _marked(event: Event, cause: Cause | None, causes: Sequence[Cause], sizes: Sizes, is_current: bool) -> Event:
+def _mark(event: Event, cause: Cause | None, causes: Sequence[Cause], sizes: Sizes, is_current: bool) -> Event:
     """The event with its cause's numbers; only what is slower now, or is gone, stands out on its side."""
     if event.phase != "X":
         return event
@@ -729,7 +729,7 @@ def _marked(event: Event, cause: Cause | None, causes: Sequence[Cause], sizes: S
     return replace(marked, name=event.name + name, color=sizes.color(delta))
 
 
-def _of_causes(
+def _pairs_of_causes(
     matched: Sequence[tuple[int, int]], owned: Mapping[int, Cause], causes: Sequence[Cause]
 ) -> list[tuple[int, int]]:
     """The matched slices of causes, those of the first cause first."""
@@ -738,7 +738,7 @@ def _of_causes(
     return [pair for _, pair in sorted(found)]
 
 
-def _selected(
+def _select(
     sides: Sequence[DrawnSide],
     matched: Sequence[tuple[int, int]],
     owned: Sequence[Mapping[int, Cause]],

@@ -19,7 +19,7 @@ from pytest_perfdl.model.step_part import common_module
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import words
-from pytest_perfdl.report.cause_words import plain_name, sentence, telling
+from pytest_perfdl.report.cause_words import plain_name, select_telling, sentence
 from pytest_perfdl.report.details import timed_sides
 from pytest_perfdl.report.figures import INPUT, cause_status, frame_words
 from pytest_perfdl.report.layout import cut
@@ -251,7 +251,7 @@ def _with_uncalled(groups: Sequence[CauseGroup], diffs: Sequence[SourceDiff], ru
         near = [diff for diff in left if _LOADS.search(diff.function)] or near
     if not near or not near[0].line:
         return list(groups)
-    place = _linked(near[0].file, near[0].line, near[0].function, run)
+    place = _link_line(near[0].file, near[0].line, near[0].function, run)
     said = f"{first.sentence}; changed: {visible(near[0].function)}" if is_input else first.sentence
     return [replace(first, diff=near[0], place=place, sentence=said), *groups[1:]]
 
@@ -324,7 +324,7 @@ def _group(causes: Sequence[Cause], steps: dict[str, int], result: Result, run: 
         timed_delta_ns=None if timed is None else timed[1] - timed[0],
         share=share,
         causes=tuple(ordered),
-        module=common_module([cause.module for cause in telling(ordered) if cause.module]),
+        module=common_module([cause.module for cause in select_telling(ordered) if cause.module]),
         place=_place(next((cause.line for cause in ordered if cause.line), ""), diff, ordered, result, run),
         diff=diff,
     )
@@ -399,16 +399,16 @@ def frame_place(line: str, result: Result, run: Run) -> str:
 def _place(line: str, diff: SourceDiff | None, causes: Sequence[Cause], result: Result, run: Run) -> Place | None:
     """The line of a group: the changed one where its function changed, else the function's."""
     if diff is not None and diff.line:
-        return _linked(diff.file, _changed_line(diff, causes), diff.function, run)
-    return _of_frame(line, result, run)
+        return _link_line(diff.file, _changed_line(diff, causes), diff.function, run)
+    return _link_frame(line, result, run)
 
 
-def _of_frame(line: str, result: Result, run: Run) -> Place | None:
+def _link_frame(line: str, result: Result, run: Run) -> Place | None:
     """The line of a frame, "model.py(42): forward"."""
     match = FRAME.fullmatch(line)
     if match is None:
         return None
-    return _linked(_from_root(match["path"], result, run), int(match["line"]), match["function"], run)
+    return _link_line(_from_root(match["path"], result, run), int(match["line"]), match["function"], run)
 
 
 def _from_root(path: str, result: Result, run: Run) -> str:
@@ -427,7 +427,7 @@ def _from_root(path: str, result: Result, run: Run) -> str:
     return path
 
 
-def _linked(path: str, line: int, function: str, run: Run) -> Place:
+def _link_line(path: str, line: int, function: str, run: Run) -> Place:
     parts = re.split(r"[/\\]", path)
     linked = run.repository and run.commit and parts[0] and ".." not in parts
     url = f"{run.repository}/blob/{run.commit}/{path}#L{line}" if linked else ""
@@ -472,7 +472,7 @@ def _memory(judgement: Judgement) -> str:
 def _memory_place(result: Result, run: Run) -> Place | None:
     """The line that allocates what the largest cause of a changed peak is."""
     causes = (change.causes[0] for change in result.judgement.memory if change.causes)
-    return next((_of_frame(cause.row.line, result, run) for cause in causes), None)
+    return next((_link_frame(cause.row.line, result, run) for cause in causes), None)
 
 
 def cause_line(group: CauseGroup) -> str:

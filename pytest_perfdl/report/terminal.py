@@ -79,8 +79,8 @@ def summary_lines(
         TerminalLine(text, _WARNS) for text in _texts(words.waiver_lines(run), width, indent=0, more=4)
     ]
     if verbosity < 0:
-        lines += [line for result in ranked if result.fails for line in _named(result, width)]
-        return _encodable([*lines, counts, *_texts(run.notes, width, indent=0)], encoding)
+        lines += [line for result in ranked if result.fails for line in _name_test(result, width)]
+        return _encode([*lines, counts, *_texts(run.notes, width, indent=0)], encoding)
     lines += _header(run, width)
     listed = [result for result in ranked if verbosity > 0 or words.notable(result)]
     for result in listed:
@@ -93,7 +93,7 @@ def summary_lines(
     if report and run.results:
         lines.append(f"report  {words.shown_path(run, run.report_dir / 'index.html')}")
     lines += [f"{label:6}  {command}" for label, command in words.run_commands(run)]
-    return _encodable([*lines, *layout.paragraph(words.recording_sentence(run), 0, width)], encoding)
+    return _encode([*lines, *layout.paragraph(words.recording_sentence(run), 0, width)], encoding)
 
 
 def failure_text(result: Result, run: Run) -> str:
@@ -243,7 +243,7 @@ def _detectable(metric: MetricVerdict) -> str:
     return f"above {figures.excluded(metric)}" if figures.excluded(metric) else ""
 
 
-def _named(result: Result, width: int) -> list[Line]:
+def _name_test(result: Result, width: int) -> list[Line]:
     """A test with its main sentence: on one line where there is room."""
     title, reason = _title(result), _reason(result)
     whole = f"{title}  {reason}".rstrip()
@@ -515,14 +515,14 @@ def _text(line: Line) -> str:
     return line if isinstance(line, str) else line.text
 
 
-def _encodable(lines: Iterable[Line], encoding: str) -> list[TerminalLine]:
+def _encode(lines: Iterable[Line], encoding: str) -> list[TerminalLine]:
     return [
-        TerminalLine(harmless(_carried(_text(line), encoding)), {} if isinstance(line, str) else line.markup)
+        TerminalLine(harmless(_spell_out(_text(line), encoding)), {} if isinstance(line, str) else line.markup)
         for line in lines
     ]
 
 
-def _carried(text: str, encoding: str) -> str:
+def _spell_out(text: str, encoding: str) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:

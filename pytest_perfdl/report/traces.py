@@ -54,13 +54,13 @@ class CallTraces:
 def collect(run: Run) -> dict[str, tuple[CallTraces, ...]]:
     """Read the exemplars that the run asks for and draw both sides of those that have two; by test."""
     return {
-        result.id: tuple(_of_call(run, result, exemplars) for exemplars in kept(run, result))
+        result.id: tuple(_collect_call(run, result, exemplars) for exemplars in kept(run, result))
         for result in run.results
         if kept(run, result)
     }
 
 
-def _of_call(run: Run, result: Result, exemplars: Exemplars) -> CallTraces:
+def _collect_call(run: Run, result: Result, exemplars: Exemplars) -> CallTraces:
     call = exemplars.call
     files: list[TraceFile] = []
     problems: list[str] = []
@@ -108,7 +108,7 @@ def _ranks_trace(role: Role, paths: Sequence[Path]) -> bytes:
         return read_exemplar(paths[0], ALL_RANKS)
     # Imported here: few tests have ranks.
     from pytest_perfdl.analysis.ranks import activity, compare
-    from pytest_perfdl.report.trace.chrome import merged
+    from pytest_perfdl.report.trace.chrome import merge_ranks
     from pytest_perfdl.report.trace.ranks import shown_ranks
 
     label = "baseline" if role == "base_ranks" else "current"
@@ -119,7 +119,7 @@ def _ranks_trace(role: Role, paths: Sequence[Path]) -> bytes:
     if len(shown) < len(traces):
         traces, activities = [traces[place] for place in shown], [activities[place] for place in shown]
         figures = compare(activities)
-    data = merged(figures, activities, traces)
+    data = merge_ranks(figures, activities, traces)
     unpack(data, "it", ALL_RANKS)
     return data
 

@@ -256,7 +256,7 @@ def headline(run: Run) -> str:
     if not run.judged:
         return f"{total} measured without isolation, so their times have no verdicts"
     if failing := [result for result in run.results if result.fails]:
-        return _failed(failing, count)
+        return _failure_words(failing, count)
     recorded = [result for result in run.results if result.updated]
     new = sum(result.base is None for result in recorded)
     what = plural(len(recorded), "new baseline" if new == len(recorded) else "baseline")
@@ -270,7 +270,7 @@ def headline(run: Run) -> str:
     return passed + noted + (f", recorded {what}" if recorded else "")
 
 
-def _failed(failing: Sequence[Result], count: int) -> str:
+def _failure_words(failing: Sequence[Result], count: int) -> str:
     """What failing tests did, in words of their own where all have one verdict."""
     total = plural(count, "perf test")
     shown = {verdict_word(result) for result in failing}
@@ -462,9 +462,9 @@ def waiver_lines(run: Run) -> list[str]:
     file = run.waivers
     name = visible(file.name)
     lines = [
-        *_listed([each for each in file.waivers if each.added], "added by the current change", _waiver_added),
+        *_list_waivers([each for each in file.waivers if each.added], "added by the current change", _waiver_added),
         *([visible(file.doubt)] if file.doubt else []),
-        *_listed(
+        *_list_waivers(
             [each for each in file.waivers if each.expired and not each.added],
             "expired",
             lambda each: (
@@ -472,7 +472,7 @@ def waiver_lines(run: Run) -> list[str]:
                 "renew it"
             ),
         ),
-        *_listed(
+        *_list_waivers(
             file.unmatched, "without a perf test", lambda each: f"waiver without a perf test in {name}: {each.test}"
         ),
     ]
@@ -485,7 +485,7 @@ def _waiver_added(waiver: Waiver) -> str:
     return f"waiver added by the current change: {waiver.test}, {metric} {phrase(waiver)}{expired}"
 
 
-def _listed(found: Sequence[Waiver], kind: str, line: Callable[[Waiver], str]) -> list[str]:
+def _list_waivers(found: Sequence[Waiver], kind: str, line: Callable[[Waiver], str]) -> list[str]:
     lines = [line(each) for each in found[:WAIVERS_LISTED]]
     left = len(found) - len(lines)
     return [*lines, f"and {plural(left, 'more waiver')} {kind}"] if left > 0 else lines

@@ -26,10 +26,10 @@ from pytest_perfdl.trace import read
 from pytest_perfdl.trace.exemplar import LIMIT, is_complete
 from pytest_perfdl.trace.model import Category, Trace
 from pytest_perfdl.whatif.editing.select import Select
-from pytest_perfdl.whatif.facts import input_tasks, inside
+from pytest_perfdl.whatif.facts import input_tasks, tasks_inside
 from pytest_perfdl.whatif.from_trace.graph import task_graph
 from pytest_perfdl.whatif.machine import machine_of_key
-from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, of_kinds
+from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, are_of_kinds
 from pytest_perfdl.whatif.predict import Base, Prediction, WhatIf, predict
 from pytest_perfdl.whatif.simulation.quality import REFUSED_ERROR
 from pytest_perfdl.whatif.transform import Context, NotRecorded
@@ -172,10 +172,10 @@ def _idle(graph: TaskGraph, trace: Trace, cause: Cause) -> Mask:
     if cause.name == _INPUT:
         return input_tasks(graph)
     if cause.name in _IDLE:
-        return of_kinds(graph.tasks, *_IDLE[cause.name])
+        return are_of_kinds(graph.tasks, *_IDLE[cause.name])
     annotations = trace.matching(lambda name: name == cause.name, trace.rows(Category.USER_ANNOTATION))
     # What is neither a class nor an annotation is a function of Python's, which a trace without frames does not show.
-    return inside(graph, annotations) if len(annotations) else of_kinds(graph.tasks, *_IDLE[PYTHON])
+    return tasks_inside(graph, annotations) if len(annotations) else are_of_kinds(graph.tasks, *_IDLE[PYTHON])
 
 
 # Decides `perf.assert_whatif`: the predicted gain of an optimization must be below a bound.

@@ -16,6 +16,8 @@ from pytest_perfdl.judge.ranks import explaining
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
+from pytest_perfdl.judge.untimed import EXPLAINED
+from pytest_perfdl.model.metrics import needs_profile
 from pytest_perfdl.model.record import Finding, Record, metric_name, row_name
 from pytest_perfdl.model.units import duration, plural
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
@@ -29,6 +31,8 @@ from pytest_perfdl.system import clocks
 from pytest_perfdl.workers.channel import Shown
 from pytest_perfdl.workers.checkout import Checkout
 
+PROFILED = LEAST_ROUNDS
+"""Number of first rounds that are profiled in any case."""
 SLOW_START = 20.0
 """Seconds that starting a process takes from which on two rounds may exclude a slowdown."""
 
@@ -81,14 +85,23 @@ class Confirmation:
         limits = kernels.judged(new, now, self.test.limits)
         rows = Rows(limits, touched & limits.keys(), self.context.collected)
         gate = self._gate(times, resolution=self.test.options.resolution_for(self.context.settings), shown=shown)
+        always = self.test.plan.ranks or found.verdict in EXPLAINED or any(needs_profile(each.name) for each in times)
+
+        def profiles(rounds: list[Round], outcome: GateOutcome) -> bool:
+            """Profiling takes about as long as the timed steps: only as long as somebody will look at the profiles."""
+            if always or len(rounds) < PROFILED or not outcome.open or outcome.leans:
+                return True
+            return rows.watched(rounds)
+
         outcome, rounds, findings, how = self._measure(
             WaivedGate(gate, self.test.limits),
             RoundSide("base", checkout),
             RoundSide("head", against=checkout),
             rows=None if cover_rows(self.test.limits) else rows,
+            profiles=profiles,
             shown=shown,
         )
-        by_row = (*rows.regressed(rounds), *rows.promising(rounds))
+        by_row = (*rows.regressed(rounds), *rows.promising(rounds, outcome.verdicts))
         machine = self.context.machines.of(new.key)
         peaks = None if machine is None else machine.peaks
         settled = settle(found, new, base, now, outcome.verdicts, rounds, self.test.limits, by_row, rules, peaks)
@@ -149,31 +162,31 @@ class Confirmation:
         *,
         as_judged: Callable[[list[Round]], list[Round]] = list,
         rows: Rows | None = None,
+        profiles: Callable[[list[Round], GateOutcome], bool] = lambda *_: False,
         shown: tuple[Shown, Shown] | None = None,
     ) -> tuple[GateOutcome, list[Round], list[Finding], str]:
         """Rounds until the gate is done and, unless the test fails already, no row looks slower.
 
+        Whether a round is profiled follows from the rounds before it, for both sides alike, so that signs stay fair.
         Also returns their outcome, findings about the machine, and how they were run.
         """
         progress, budget = self.context.progress, self.context.settings.budget
-        profiled = base.checkout is not None
-        measuring = Rounds(
-            self.context, self.test, base, head, seed=secrets.randbits(32), profiled=profiled, shown=shown
-        )
+        measuring = Rounds(self.context, self.test, base, head, seed=secrets.randbits(32), shown=shown)
         rounds: list[Round] = []
         outcome = GateOutcome(open=True)
         started = clocks.monotonic()
         while True:
             spent_of = f"{duration(clocks.monotonic() - started)} of {duration(budget)}"
             progress.start(f"paired round {len(rounds) + 1}, {spent_of}", self.test.item.nodeid)
-            rounds.append(measuring.measure(len(rounds) + 1))
+            profiled = profiles(rounds, outcome)
+            rounds.append(measuring.measure(len(rounds) + 1, profiled=profiled))
             spent = Spent(clocks.monotonic() - started, budget)
             if outcome.open:
                 outcome = gate.look(as_judged(rounds), spent)
             if outcome.open:
                 continue
             fails = any(each.outcome == "regressed" for each in outcome.verdicts.values())
-            if fails or rows is None or spent.ended or not rows.promising(rounds):
+            if fails or rows is None or spent.ended or not rows.promising(rounds, outcome.verdicts):
                 break
         progress.clear()
         how = f"{plural(len(rounds), 'round')}, {measuring.how}"

@@ -83,8 +83,6 @@ class Rounds:
         The two sides, baseline and current.
     seed
         Of the random order and CPU.
-    profiled
-        Whether both sides also profile some steps, after the timed ones.
     shown
         Reports of the first process of both sides (base, head); `None` if there was none. Without them, processes are
         neither forked nor pinned.
@@ -98,14 +96,13 @@ class Rounds:
         head: RoundSide,
         *,
         seed: int,
-        profiled: bool,
         shown: tuple[Shown, Shown] | None = None,
     ) -> None:
         self._context = context
         self._test = test
         self._sides = (base, head)
         self._seed = seed
-        self._profiled = profiled
+        self._profiled = False
         self._fits = True
         self._both = True
         """Whether the processes of both sides ran at the same time in the last round."""
@@ -141,8 +138,13 @@ class Rounds:
             turns = "each side in one turn (others work for the step)"
         return "; ".join(filter(None, (start, garbage, core, turns, self.size_note, unseen(self.results))))
 
-    def measure(self, number: int) -> Round:
+    def measure(self, number: int, *, profiled: bool = False) -> Round:
         """Measure one paired round; `number` counts from 1.
+
+        Parameters
+        ----------
+        profiled
+            Whether both sides also profile some steps, after the timed ones.
 
         Raises
         ------
@@ -151,6 +153,7 @@ class Rounds:
         WorkerError
             A worker dies or hangs.
         """
+        self._profiled = profiled
         drawn = orders(self._seed, number)[-1]
         order = self._sides if drawn == "base first" else self._sides[::-1]
         self._core = None if self.pin_reason else _drawn_core(self._seed, number)

@@ -20,7 +20,7 @@ from pytest_perfdl.report.scaling import estimate
 from pytest_perfdl.results.curve import FIGURES, CurveTime, Figure, Fitted, JudgedCurve, Size
 from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 from pytest_perfdl.run.context import RunContext, joined
-from pytest_perfdl.scaling.growth import Growth, IntervalEstimate, Shape, grown, shape, smooth
+from pytest_perfdl.scaling.growth import Growth, IntervalEstimate, Shape, fit_growth, shape, smooth
 from pytest_perfdl.scaling.points import F64
 from pytest_perfdl.stats.quantiles import student
 
@@ -176,7 +176,7 @@ def compared(points: Sequence[SizePoint]) -> Compared:
         error = deviation * math.sqrt(1 / len(base.values) + 1 / len(point.new.values))
         fresh = Ratio(mean(point.new) - mean(base), error, OCCASION_SD)
         ratios.append(point.in_pairs() or fresh)
-    growth = grown(
+    growth = fit_growth(
         np.array([point.size for point in points]),
         np.exp([mean(base) for _, base in bases]),
         np.array([ratio.log for ratio in ratios]),

@@ -86,7 +86,7 @@ def evaluate(form: Form[C], points: Points) -> Fit:
     ScalingError
         Fewer than three configurations, or the form cannot be fitted.
     """
-    configurations = _enough(points)
+    configurations = _configurations(points)
     import_module("scipy.optimize")  # half a second that is no part of fitting
     before = clocks.monotonic()
     curve = form.fit(points)
@@ -108,7 +108,7 @@ def evaluate(form: Form[C], points: Points) -> Fit:
     return Fit(form.name, curve, replicas, coefficients, np.array(errors), freedom, seconds)
 
 
-def _enough(points: Points) -> list[Rows]:
+def _configurations(points: Points) -> list[Rows]:
     """Rows of each configuration, of which there must be three."""
     found = points.configurations()
     if len(found) < LEAST_CONFIGURATIONS:
@@ -261,7 +261,7 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
     ScalingError
         Too few configurations, no factor varies, or no form can be fitted.
     """
-    _enough(points)
+    _configurations(points)
     fits, refused = [], []
     for form in candidates(points) if forms is None else forms:
         try:
@@ -273,7 +273,7 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
     fits.sort(key=lambda fit: (round(fit.loo_mape / _EQUAL), len(fit.coefficients)))
     # Of equals the first: a line is said more simply as a line than as a sum of features.
     one_axis = len(points.varying) == 1
-    good = [fit for fit in fits if _as_good(fit, fits[0])] if one_axis else fits[:1]
+    good = [fit for fit in fits if _is_as_good(fit, fits[0])] if one_axis else fits[:1]
     chosen = min(good, key=lambda fit: len(fit.coefficients))
     if _three_along_one(points):
         by_name = {fit.name: fit for fit in fits}
@@ -360,7 +360,7 @@ def _stretch(value: float, least: float, most: float, name: str) -> float:
     return 1.0
 
 
-def _as_good(fit: Fit, best: Fit) -> bool:
+def _is_as_good(fit: Fit, best: Fit) -> bool:
     excess = np.abs(fit.errors) - np.abs(best.errors)
     error = float(excess.std(ddof=1)) / len(excess) ** 0.5
     mean = float(excess.mean())

@@ -123,10 +123,10 @@ def shape(sizes: F64, ns: F64, errors: F64, freedom: int) -> Shape:
     """
     _check(sizes)
     scale = float(sizes.max())
-    line = _fitted(np.column_stack([np.ones(len(sizes)), sizes / scale]), ns, np.diag(1 / (ns * errors)), freedom)
+    line = _fit(np.column_stack([np.ones(len(sizes)), sizes / scale]), ns, np.diag(1 / (ns * errors)), freedom)
     larger = np.argsort(sizes)[-max(LEAST_SIZES, (len(sizes) + 1) // 2) :]
     logs = np.column_stack([np.ones(len(larger)), np.log(sizes[larger])])
-    steep = _fitted(logs, np.log(ns[larger]), np.diag(1 / errors[larger]), freedom)
+    steep = _fit(logs, np.log(ns[larger]), np.diag(1 / errors[larger]), freedom)
     slope = line[1]
     return Shape(line[0], IntervalEstimate(slope.value / scale, slope.low / scale, slope.high / scale), steep[1])
 
@@ -161,14 +161,16 @@ def smooth(sizes: F64, ns: F64, errors: F64, freedom: int, at: F64, *, bent: boo
     # Within -1 and 1 the powers are told apart, however near to each other the sizes are.
     middle, half = (sizes.max() + sizes.min()) / 2, (sizes.max() - sizes.min()) / 2
     white = np.diag(1 / (ns * errors))
-    line, parabola = (_solved(np.vander((sizes - middle) / half, count), ns, white, freedom) for count in (2, 3))
+    line, parabola = (_solve(np.vander((sizes - middle) / half, count), ns, white, freedom) for count in (2, 3))
     chosen = parabola if bent or line.misfit - parabola.misfit > _DISTINCT * parabola.scale else line
     found = [chosen.combined(powers) for powers in np.vander((at - middle) / half, len(chosen.values))]
     value, low, high = np.array([(each.value, max(each.low, 0.0), each.high) for each in found]).T
     return value, low, high
 
 
-def grown(sizes: F64, base_ns: F64, log_ratios: F64, errors: F64, freedom: int, common: F64 | None = None) -> Growth:
+def fit_growth(
+    sizes: F64, base_ns: F64, log_ratios: F64, errors: F64, freedom: int, common: F64 | None = None
+) -> Growth:
     """What was added to a curve, or taken from it.
 
     Parameters
@@ -202,7 +204,7 @@ def grown(sizes: F64, base_ns: F64, log_ratios: F64, errors: F64, freedom: int, 
     machine = common is not None and bool(np.all(common > 0))
     terms = _terms(unit, base_ns, added, white, machine=machine)
     columns = np.column_stack([base_ns if term is None else unit**term for term in terms])
-    solution = _solved(columns, added, white, freedom)
+    solution = _solve(columns, added, white, freedom)
     shares = columns / base_ns[:, None]
     most = int(np.argmax(np.abs(shares @ solution.values)))
     # A power's coefficient is what it adds to the largest size.
@@ -265,7 +267,7 @@ def _order(unit: F64, ns: F64, errors: F64) -> int:
     columns = np.column_stack([np.ones(len(unit)), unit, unit**2])
     if len(unit) <= columns.shape[1]:
         return 1
-    (*_, square) = _fitted(columns, ns, np.diag(1 / (ns * errors)), len(unit) - columns.shape[1])
+    (*_, square) = _fit(columns, ns, np.diag(1 / (ns * errors)), len(unit) - columns.shape[1])
     error = (square.high - square.low) / 2 / student(0.975, max(len(unit) - columns.shape[1], 1))
     return 2 if square.value > max(_CURVED * error, _CURVED_SHARE * float(ns[np.argmax(unit)])) else 1
 
@@ -314,7 +316,7 @@ class _Solution:
         return IntervalEstimate(value, value - half, value + half)
 
 
-def _solved(columns: F64, values: F64, white: F64, freedom: int) -> _Solution:
+def _solve(columns: F64, values: F64, white: F64, freedom: int) -> _Solution:
     rows, target = white @ columns, white @ values
     solution = np.asarray(np.linalg.lstsq(rows, target, rcond=None)[0], dtype=np.float64)
     left = len(values) - columns.shape[1]
@@ -324,9 +326,9 @@ def _solved(columns: F64, values: F64, white: F64, freedom: int) -> _Solution:
     return _Solution(solution, covariance, student(0.975, max(freedom, 1)), misfit, scale)
 
 
-def _fitted(columns: F64, values: F64, white: F64, freedom: int) -> list[IntervalEstimate]:
+def _fit(columns: F64, values: F64, white: F64, freedom: int) -> list[IntervalEstimate]:
     """Coefficients of columns by weighted least squares."""
-    solution = _solved(columns, values, white, freedom)
+    solution = _solve(columns, values, white, freedom)
     return [solution.estimate(number) for number in range(columns.shape[1])]
 
 

@@ -138,12 +138,14 @@ def read_csv(path: Path, *, intrinsic: Sequence[str] | None = None, extrinsic: S
         raise ScalingError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     reader = csv.reader(text.splitlines(), strict=True)
     try:
-        return _parsed(reader, intrinsic, extrinsic)
+        return _read_lines(reader, intrinsic, extrinsic)
     except (ScalingError, csv.Error) as error:
         raise ScalingError(f"{path}:{max(reader.line_num, 1)}: {error}") from None
 
 
-def _parsed(reader: Iterable[list[str]], intrinsic: Sequence[str] | None, extrinsic: Sequence[str] | None) -> Points:
+def _read_lines(
+    reader: Iterable[list[str]], intrinsic: Sequence[str] | None, extrinsic: Sequence[str] | None
+) -> Points:
     lines = iter(reader)
     header = [name.strip() for name in next(lines, [])]
     times = [name for name in header if name in _TIMES]

@@ -144,7 +144,7 @@ def parts_of(
     at, longest = max(calls, key=lambda each: fmean(each[1].profiled_ns))
     whole = fmean(longest.profiled_ns)
     parts = []
-    for kind, name in _told([call for _, call in calls]):
+    for kind, name in _shared_parts([call for _, call in calls]):
         measured = [(sizes, float(ns)) for sizes, call in calls for ns in _times(call, kind, name)]
         points = Points.of(measured, intrinsic=intrinsic, extrinsic=extrinsic)
         ns = fmean(_times(longest, kind, name))
@@ -164,7 +164,7 @@ def _call(member: Member, metric: str) -> Call:
     return found
 
 
-def _told(calls: Sequence[Call]) -> list[tuple[RowKind, str]]:
+def _shared_parts(calls: Sequence[Call]) -> list[tuple[RowKind, str]]:
     """Parts that every repeat of every size has, and that are no trifle in some."""
     everywhere = [{(row.kind, row.name) for row in call.rows if all(ns > 0 for ns in row.ns)} for call in calls]
     large = {

@@ -6,7 +6,8 @@ All times are integer nanoseconds. Metrics are computed in `analysis`.
   into slices, `decode` makes events of each (with repairs), `events` has their types and exact times, and `columns`
   converts them to columns, categories included. `times` corrects impossible times. `formats` names what a file is
   instead of a trace.
-- Data: `model` holds `Trace` and `Category`; `raw_args` the arguments of events as text; `arrays` sorts and numbers.
+- Data: `model` holds `Trace` and `Category`; `raw_args` the arguments of events as text; `arrays` sorts, groups,
+  searches and numbers.
 - Meaning: `annotations` finds step annotations, `collective_names` says which names are collectives', `recordings`
   splits a file into which traces of several processes were merged.
 - Writing: `writer` makes a Chrome trace with strict nesting; `exemplar` extracts one step of a trace, and
@@ -16,14 +17,13 @@ All times are integer nanoseconds. Metrics are computed in `analysis`.
 
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace.exemplar import ALL_RANKS, exemplar, read_exemplar, unpack, with_memory
-from pytest_perfdl.trace.model import Category, Counters, MemoryEvents, Trace
+from pytest_perfdl.trace.model import Category, MemoryEvents, Trace
 from pytest_perfdl.trace.reader import loads, read
 from pytest_perfdl.trace.writer import Event, compress, write
 
 __all__ = [
     "ALL_RANKS",
     "Category",
-    "Counters",
     "Event",
     "MemoryEvents",
     "Trace",

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -21,8 +22,8 @@ import numpy.typing as npt
 
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.annotations import MODULE
-from pytest_perfdl.trace.arrays import Numbering
-from pytest_perfdl.trace.events import LONGEST_NS, Number, RawEvent, concatenated, nanoseconds
+from pytest_perfdl.trace.arrays import Numbering, groups
+from pytest_perfdl.trace.events import LONGEST_NS, Number, RawEvent, nanoseconds
 from pytest_perfdl.trace.model import (
     DEVICE_CATEGORIES,
     FIRST_LABEL,
@@ -30,7 +31,6 @@ from pytest_perfdl.trace.model import (
     I64,
     LAUNCH_CATEGORIES,
     Category,
-    Counters,
     MemoryEvents,
     Rows,
     Trace,
@@ -46,36 +46,12 @@ from pytest_perfdl.trace.times import OPEN, with_sound_times
 _STREAM = re.compile(r"stream (\d+)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Renumbering:
-    """From the numbers given in the order of appearance to those in the order of the texts.
-
-    So the numbers of a trace do not depend on the slices in which it was read.
-    """
-
-    final: Mapping[int, int]
-
-    def __call__(self, column: I64) -> I64:
-        """The column with its final numbers; changed in place."""
-        interned = np.flatnonzero(column <= FIRST_LABEL)
-        if len(interned):
-            column[interned] = [self.final[number] for number in column[interned].tolist()]
-        return column
-
-    def processes(self, names: dict[int, str]) -> dict[int, str]:
-        """Names by final process id."""
-        return {self._one(pid): name for pid, name in names.items()} if self.final else names
-
-    def threads(self, names: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
-        """Names by final process and thread id."""
-        return {(self._one(pid), self._one(tid)): name for (pid, tid), name in names.items()} if self.final else names
-
-    def _one(self, number: int) -> int:
-        return self.final.get(number, number)
-
-
 class Ids:
-    """Ids as they come, column by column."""
+    """Ids as they come, column by column; text is numbered by where it first appears.
+
+    Once all have come, `renumber` gives text the numbers of the order of texts, so that the numbers of a trace do not
+    depend on the slices in which it was read.
+    """
 
     def __init__(self) -> None:
         self._known: dict[Number, int] = {}
@@ -93,11 +69,22 @@ class Ids:
                 self._known[value] = self._number(value)
         return np.array(list(map(self._known.__getitem__, values)), dtype=np.int64)
 
-    def close(self) -> tuple[dict[int, str], Renumbering]:
-        """Text of the interned ids by final number, and what gives the columns their final numbers."""
-        texts = sorted(self._labels)
-        final = {self._labels[text]: FIRST_LABEL - place for place, text in enumerate(texts)}
-        return {FIRST_LABEL - place: text for place, text in enumerate(texts)}, Renumbering(final)
+    @property
+    def texts(self) -> dict[int, str]:
+        """Text of the interned ids by final number."""
+        return {FIRST_LABEL - place: text for place, text in enumerate(sorted(self._labels))}
+
+    @cached_property
+    def final(self) -> Mapping[int, int]:
+        """From the numbers given in the order of appearance to the final ones."""
+        return {self._labels[text]: number for number, text in self.texts.items()}
+
+    def renumber(self, column: I64) -> I64:
+        """The column with its final numbers; changed in place."""
+        interned = np.flatnonzero(column <= FIRST_LABEL)
+        if len(interned):
+            column[interned] = [self.final[number] for number in column[interned].tolist()]
+        return column
 
     def _number(self, value: Number) -> int:
         if isinstance(value, str) and (stream := _STREAM.match(value)):
@@ -110,7 +97,27 @@ class Ids:
         return self._labels.setdefault(text, FIRST_LABEL - len(self._labels))
 
 
-# Events at a point in time, as columns: `[memory]` instants and counters.
+class _Pieces:
+    """Columns of equal length as they come, slice by slice."""
+
+    def __init__(self, **kinds: type[np.generic]) -> None:
+        self._kinds = kinds
+        self._parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in kinds}
+
+    def add(self, **columns: npt.NDArray[Any]) -> None:
+        """Take all columns of one slice."""
+        for name, column in columns.items():
+            self._parts[name].append(column)
+
+    def close(self) -> dict[str, npt.NDArray[Any]]:
+        """All of each column; its pieces are dropped on the way, so that they are not held twice for long."""
+        return {
+            name: np.concatenate(parts) if (parts := self._parts.pop(name)) else np.empty(0, dtype=kind)
+            for name, kind in self._kinds.items()
+        }
+
+
+# Events at a point in time, as columns: `[memory]` instants.
 
 
 _MEMORY_FIELDS = ("bytes", "device_type", "device_id", "address", "allocated", "reserved")
@@ -130,87 +137,31 @@ class MemoryColumns:
 
     def __init__(self, ids: Ids) -> None:
         self._ids = ids
-        self._parts: dict[str, list[I64]] = {name: [] for name in ("time", *_MEMORY_FIELDS, "pid", "tid")}
+        self._columns = _Pieces(**dict.fromkeys(("time", *_MEMORY_FIELDS, "pid", "tid"), np.int64))
         self.untimed = 0
         """Number of events that were left out because their time was invalid."""
 
     def add(self, events: list[RawEvent]) -> None:
         """Take the memory events of one slice."""
-        count = len(events)
-        time, events = _timed(events)
-        self.untimed += count - len(events)
+        time, usable = nanoseconds([event.ts for event in events])
+        if not usable.all():
+            self.untimed += int(np.count_nonzero(~usable))
+            events = [event for event, keep in zip(events, usable.tolist(), strict=True) if keep]
         found = decode_args(join([event.args for event in events]), _Memory)
-        self._parts["time"].append(time)
-        for name in _MEMORY_FIELDS:
-            self._parts[name].append(whole_numbers(list(map(attrgetter(name), found))))
-        self._parts["pid"].append(self._ids.column([event.pid for event in events]))
-        self._parts["tid"].append(self._ids.column([event.tid for event in events]))
-
-    def build(self, renumber: Renumbering) -> MemoryEvents:
-        """All of them, in the order of time."""
-        columns = {name: concatenated(parts, np.int64) for name, parts in self._parts.items()}
-        order = np.argsort(columns["time"], kind="stable")
-        columns = {name: column[order] for name, column in columns.items()}
-        return MemoryEvents(**{**columns, "pid": renumber(columns["pid"]), "tid": renumber(columns["tid"])})
-
-
-class CounterColumns:
-    """Collects counter events slice by slice; those without a usable time or a number are passed over."""
-
-    def __init__(self, ids: Ids) -> None:
-        self._ids = ids
-        self._names: dict[str, int] = {}
-        self._time: list[I64] = []
-        self._pid: list[I64] = []
-        self._name: list[int] = []
-        self._value: list[float] = []
-
-    def add(self, events: list[RawEvent]) -> None:
-        """Take the counter events of one slice."""
-        time, events = _timed(events)
-        pid = self._ids.column([event.pid for event in events])
-        rows: list[int] = []
-        series = msgspec.json.decode(b"[%b]" % join([event.args for event in events]), type=list[msgspec.Raw])
-        for row, (event, raw) in enumerate(zip(events, series, strict=True)):
-            for key, value in _numbers(raw):
-                rows.append(row)
-                self._name.append(self._names.setdefault(f"{event.name} {key}".strip(), len(self._names)))
-                self._value.append(value)
-        self._time.append(time[np.array(rows, dtype=np.intp)])
-        self._pid.append(pid[np.array(rows, dtype=np.intp)])
-
-    def build(self, renumber: Renumbering) -> Counters:
-        """All of them, in the order of time."""
-        time = concatenated(self._time, np.int64)
-        order = np.argsort(time, kind="stable")
-        return Counters(
-            time=time[order],
-            name=np.array(self._name, dtype=np.int32)[order],
-            value=np.array(self._value, dtype=np.float64)[order],
-            pid=renumber(concatenated(self._pid, np.int64)[order]),
-            names=tuple(self._names),
+        self._columns.add(
+            time=time[usable],
+            **{name: whole_numbers(list(map(attrgetter(name), found))) for name in _MEMORY_FIELDS},
+            pid=self._ids.column([event.pid for event in events]),
+            tid=self._ids.column([event.tid for event in events]),
         )
 
-
-def _timed(events: list[RawEvent]) -> tuple[I64, list[RawEvent]]:
-    """The events that have a usable time, and their times."""
-    time, usable = nanoseconds([event.ts for event in events])
-    if not usable.all():
-        events = [event for event, keep in zip(events, usable.tolist(), strict=True) if keep]
-    return time[usable], events
-
-
-def _numbers(raw: msgspec.Raw) -> list[tuple[str, float]]:
-    try:
-        series = msgspec.json.decode(raw, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        return []
-    found = []
-    for key, value in series.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            with contextlib.suppress(OverflowError):
-                found.append((key, float(value)))
-    return found
+    def build(self) -> MemoryEvents:
+        """All of them, in the order of time."""
+        columns = self._columns.close()
+        order = np.argsort(columns["time"], kind="stable")
+        columns = {name: column[order] for name, column in columns.items()}
+        ids = {name: self._ids.renumber(columns[name]) for name in ("pid", "tid")}
+        return MemoryEvents(**columns | ids)
 
 
 # Pairs begin and end events (phases B and E) to what complete events are, as the Trace Event Format defines it.
@@ -253,29 +204,6 @@ class Pairs:
         self.reversed += other.reversed
         return self
 
-    def findings(self) -> Iterator[str]:
-        """What does not pair, one line each."""
-        if self.unbegun:
-            yield plural(
-                self.unbegun,
-                "end event (phase E) has no begin event and was ignored",
-                "end events (phase E) have no begin event and were ignored",
-            )
-        if self.reversed:
-            yield plural(
-                self.reversed,
-                "end event (phase E) lies before its begin event: its duration was read as 0",
-                "end events (phase E) lie before their begin events: their durations were read as 0",
-            )
-        if self.inside:
-            yield plural(
-                len(self.inside),
-                "begin event (phase B) has no end event: it was ended with the event around it, or with the last event "
-                "of its thread",
-                "begin events (phase B) have no end event: each was ended with the event around it, or with the last "
-                "event of its thread",
-            )
-
 
 def pair(phase: Phases, start: I64, name: I32, pid: I64, tid: I64, unnamed: int) -> Pairs:
     """Pair the rows of phases B and E, thread by thread.
@@ -289,10 +217,7 @@ def pair(phase: Phases, start: I64, name: I32, pid: I64, tid: I64, unnamed: int)
     """
     found = Pairs()
     rows = np.flatnonzero(phase != COMPLETE)
-    by_thread = np.lexsort((rows, tid[rows], pid[rows]))
-    rows = rows[by_thread]
-    cuts = np.flatnonzero((np.diff(tid[rows]) != 0) | (np.diff(pid[rows]) != 0)) + 1
-    for thread in np.split(rows, cuts):
+    for thread in (rows[own] for own in groups(pid[rows], tid[rows])):
         begins = (phase[thread] == BEGIN).tolist()
         events = list(zip(thread.tolist(), begins, start[thread].tolist(), name[thread].tolist(), strict=True))
         pairs = _stack(events, unnamed)
@@ -434,7 +359,15 @@ _CORRELATED = (*DEVICE_CATEGORIES, *LAUNCH_CATEGORIES, Category.CUDA_SYNC, Categ
 _CORRELATED_CODES = np.array(_CORRELATED, dtype=np.int32)
 _WITH_ROWS = {"X": COMPLETE, "B": BEGIN, "E": END}
 _READ_PHASES = frozenset("XBEMCiIRstf")
-"""Also metadata, counter, instant (I, R: of old), and flows, which nothing needs but are no surprise."""
+"""Also metadata, instant (I, R: of old), and counters and flows, which nothing needs but are no surprise."""
+
+
+_KINDS: Mapping[str, type[np.generic]] = {
+    **dict.fromkeys(("start", "duration"), np.int64),
+    **dict.fromkeys(("name", "category"), np.int32),
+    **dict.fromkeys(("pid", "tid", "correlation"), np.int64),
+}
+"""Types of the columns of a `Trace`."""
 
 
 class _Link(msgspec.Struct, gc=False):
@@ -465,19 +398,11 @@ class Columns:
         self.names = Numbering[str]()
         self.categories = Numbering[str]({known.label: int(known) for known in Category})
         self.category_of = _CategoryOf(self.categories)
-        self.start: list[I64] = []
-        self.duration: list[I64] = []
-        self.name: list[I32] = []
-        self.category: list[I32] = []
-        self.pid: list[I64] = []
-        self.tid: list[I64] = []
-        self.correlation: list[I64] = []
+        self.columns = _Pieces(**_KINDS, phase=np.int8)
         self.args = ArgsStore(spill_bytes)
-        self.phase: list[Phases] = []
         self.process_names: dict[int, str] = {}
         self.thread_names: dict[tuple[int, int], str] = {}
         self.memory = MemoryColumns(self.ids)
-        self.counters = CounterColumns(self.ids)
         self.unread: Counter[str] = Counter()
         self.pairs = Pairs()
         self.untimed = self.without_duration = self.negative = 0
@@ -504,18 +429,20 @@ class Columns:
             start = start[usable]
         if not events:
             return
-        self.start.append(start)
-        self.duration.append(self._durations(events))
-        self.name.append(np.array([self.names[event.name] for event in events], dtype=np.int32))
         category = np.array([self.category_of[event.cat] for event in events], dtype=np.int32)
-        self.category.append(category)
-        self.pid.append(self.ids.column([event.pid for event in events]))
-        self.tid.append(self.ids.column([event.tid for event in events]))
         raw_args = [event.args for event in events]
         self.args.add(raw_args)
-        self.correlation.append(_correlations(category, raw_args))
         phases = [_WITH_ROWS[event.ph] for event in events] if with_pairs else COMPLETE
-        self.phase.append(np.full(len(events), phases, dtype=np.int8))
+        self.columns.add(
+            start=start,
+            duration=self._durations(events),
+            name=np.array([self.names[event.name] for event in events], dtype=np.int32),
+            category=category,
+            pid=self.ids.column([event.pid for event in events]),
+            tid=self.ids.column([event.tid for event in events]),
+            correlation=_correlations(category, raw_args),
+            phase=np.full(len(events), phases, dtype=np.int8),
+        )
 
     def _durations(self, events: list[RawEvent]) -> I64:
         duration, usable = nanoseconds([event.dur for event in events])
@@ -534,8 +461,6 @@ class Columns:
 
     def _add_others(self, events: list[RawEvent]) -> None:
         phases = Counter([event.ph for event in events])
-        if phases["C"]:
-            self.counters.add([event for event in events if event.ph == "C"])
         memory = [event for event in events if event.name == "[memory]" and event.ph in ("i", "I")]
         if memory:
             self.memory.add(memory)
@@ -556,18 +481,10 @@ class Columns:
             self.thread_names.update(zip(zip(pids, tids, strict=True), names, strict=True))
 
     def build(self, metadata: Mapping[str, Any], findings: Iterable[str], source: str) -> Trace:
-        """The trace of all that was added; the lists of slices are emptied on the way."""
+        """The trace of all that was added, once."""
         names = tuple(self.names)
-        columns: dict[str, Any] = {
-            "start": concatenated(self.start, np.int64),
-            "duration": concatenated(self.duration, np.int64),
-            "name": concatenated(self.name, np.int32),
-            "category": concatenated(self.category, np.int32),
-            "pid": concatenated(self.pid, np.int64),
-            "tid": concatenated(self.tid, np.int64),
-            "correlation": concatenated(self.correlation, np.int64),
-        }
-        phase = concatenated(self.phase, np.int8)
+        columns: dict[str, Any] = self.columns.close()
+        phase = columns.pop("phase")
         rows = self._pair(phase, columns) if phase.any() else None
         raw_args = self.args.close()
         if rows is not None:
@@ -579,17 +496,18 @@ class Columns:
             annotation = np.array([bool(pattern.match(text)) for text in names], dtype=bool)
             if annotation.any():
                 category[(category == Category.CPU_OP) & annotation[name]] = Category.USER_ANNOTATION
-        labels, renumber = self.ids.close()
+        ids, final = self.ids, self.ids.final
         base = metadata.get("baseTimeNanoseconds", 0)
         made = Trace(
-            **{**columns, "pid": renumber(columns["pid"]), "tid": renumber(columns["tid"])},
+            **{**columns, "pid": ids.renumber(columns["pid"]), "tid": ids.renumber(columns["tid"])},
             names=names,
             categories=tuple(self.categories),
-            labels=labels,
-            process_names=renumber.processes(self.process_names),
-            thread_names=renumber.threads(self.thread_names),
-            memory=self.memory.build(renumber),
-            counters=self.counters.build(renumber),
+            labels=ids.texts,
+            process_names={final.get(pid, pid): name for pid, name in self.process_names.items()},
+            thread_names={
+                (final.get(pid, pid), final.get(tid, tid)): name for (pid, tid), name in self.thread_names.items()
+            },
+            memory=self.memory.build(),
             metadata=metadata,
             base_ns=base if type(base) is int and abs(base) < 2**63 else 0,
             findings=(*findings, *self._findings()),
@@ -617,34 +535,56 @@ class Columns:
             columns["correlation"][rows] = _correlations(columns["category"][rows], texts)
         return stored
 
-    def _findings(self) -> Iterable[str]:
-        if self.untimed:
-            yield plural(
+    def _findings(self) -> Iterator[str]:
+        for count, one, many in (
+            (
                 self.untimed,
                 "event without a valid timestamp was skipped",
                 "events without a valid timestamp were skipped",
-            )
-        if self.memory.untimed:
-            yield plural(
+            ),
+            (
                 self.memory.untimed,
                 "memory event without a valid timestamp was skipped",
                 "memory events without a valid timestamp were skipped",
-            )
-        if self.without_duration:
-            yield plural(
+            ),
+            (
                 self.without_duration,
                 "complete event has no duration, which was read as 0",
                 "complete events have no duration, which was read as 0",
-            )
-        if self.negative:
-            yield plural(
+            ),
+            (
                 self.negative,
                 "event has a negative duration, which was read as 0",
                 "events have a negative duration, which was read as 0",
-            )
-        yield from self.pairs.findings()
-        for phase, count in sorted(self.unread.items()):
-            yield plural(count, f"event of phase {phase!r} was ignored", f"events of phase {phase!r} were ignored")
+            ),
+            (
+                self.pairs.unbegun,
+                "end event (phase E) has no begin event and was ignored",
+                "end events (phase E) have no begin event and were ignored",
+            ),
+            (
+                self.pairs.reversed,
+                "end event (phase E) lies before its begin event: its duration was read as 0",
+                "end events (phase E) lie before their begin events: their durations were read as 0",
+            ),
+            (
+                len(self.pairs.inside),
+                (
+                    "begin event (phase B) has no end event: it was ended with the event around it, or with the last "
+                    "event of its thread"
+                ),
+                (
+                    "begin events (phase B) have no end event: each was ended with the event around it, or with the "
+                    "last event of its thread"
+                ),
+            ),
+            *(
+                (count, f"event of phase {phase!r} was ignored", f"events of phase {phase!r} were ignored")
+                for phase, count in sorted(self.unread.items())
+            ),
+        ):
+            if count:
+                yield plural(count, one, many)
 
 
 def _correlations(category: I32, raw_args: list[msgspec.Raw]) -> I64:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -12,8 +12,6 @@ import numpy.typing as npt
 from pytest_perfdl.trace.model import I64
 
 Number: TypeAlias = int | float | str | None
-
-_Number = TypeVar("_Number", np.int64, np.int32, np.int8)
 
 EXACT_BELOW_US = 2**43
 """Microseconds with three decimals are told apart by float64 below this: its spacing is under 0.001 there."""
@@ -90,13 +88,6 @@ def nanoseconds(values: list[Number]) -> tuple[I64, npt.NDArray[np.bool_]]:
             nanos = whole.astype(np.int64) * 1000 + np.rint((floats - whole) * 1000).astype(np.int64)
             return nanos, np.ones(len(values), dtype=bool)
     return _one_by_one(values)
-
-
-def concatenated(parts: list[npt.NDArray[_Number]], kind: type[_Number]) -> npt.NDArray[_Number]:
-    """The parts of a column as one; the list is emptied, so that they are not held twice for long."""
-    whole = np.concatenate(parts) if parts else np.empty(0, dtype=kind)
-    parts.clear()
-    return whole
 
 
 def _one_by_one(values: list[Number]) -> tuple[I64, npt.NDArray[np.bool_]]:

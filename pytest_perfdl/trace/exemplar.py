@@ -16,7 +16,7 @@ from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import collective_names
 from pytest_perfdl.trace.annotations import step_annotations
 from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, LAUNCH_CATEGORIES, Category, Rows, Trace
-from pytest_perfdl.trace.reader import loads, read
+from pytest_perfdl.trace.reader import loads
 from pytest_perfdl.trace.writer import Event, append, compress, write
 
 # Extracts one step of a trace, small enough to store with a baseline.
@@ -75,7 +75,7 @@ _CALL_ARG = "Concrete Inputs"
 """That of operators that issue collectives: the group, or the other rank of a message."""
 
 
-def exemplar(source: Path | str | Trace, step: int, *, limit: int = LIMIT, of_rank: bool = False) -> bytes | None:
+def exemplar(trace: Trace, step: int, *, limit: int = LIMIT, of_rank: bool = False) -> bytes | None:
     """Cut one step out of a trace, as a gzip-compressed Chrome trace; `step` counts the steps from 0.
 
     It holds the step's operators, annotations and runtime calls of every host thread and the device events that
@@ -89,7 +89,7 @@ def exemplar(source: Path | str | Trace, step: int, *, limit: int = LIMIT, of_ra
 
     Parameters
     ----------
-    source, step, limit
+    trace, step, limit
         See above.
     of_rank
         Whether the trace is of one of several ranks, which are to be compared in this step. Then it also has the
@@ -101,13 +101,7 @@ def exemplar(source: Path | str | Trace, step: int, *, limit: int = LIMIT, of_ra
     -------
     bytes or None
         The compressed trace; `None` when the trace has no such step.
-
-    Raises
-    ------
-    TraceError
-        When the trace cannot be read.
     """
-    trace = source if isinstance(source, Trace) else read(source)
     annotations, _ = step_annotations(trace)
     if not 0 <= step < len(annotations):
         return None

@@ -52,8 +52,32 @@ _PROTON = re.compile(rb'\s*\[\s*\{\s*(?:"children"\s*:\s*\[|"frame"\s*:\s*\{|"me
 """A list of trees, as `TreeData` of triton's proton and `from_literal` of hatchet have it."""
 _TIMELINE = re.compile(rb"\s*\[\s*\[\s*(?:-?\d|\[\s*-?\d)")
 """Lists of numbers: times and sizes, or an entry for each action (`torch/profiler/_memory_profiler.py`)."""
-_SPEEDSCOPE = b"speedscope.app/file-format-schema"
-_CALLS = re.compile(rb'\s*\{\s*"calls"\s*:\s*\[')
+_PATTERNS = (
+    (_PPROF, "a pprof profile", _RECORD),
+    (_PROTON, "a profile of Proton (hatchet)", _RECORD),
+    (_TIMELINE, "a memory timeline of torch.profiler (export_memory_timeline)", "use export_chrome_trace"),
+    (_HTML, "an HTML page", "download the file itself (was a login needed?)"),
+    (_XML, "an XML document", "download the file itself (is it an error message of the server?)"),
+)
+_CHAKRA = ("a PyTorch execution trace (Chakra)", "it has no durations; use the trace of torch.profiler")
+_V8 = ("a CPU profile of V8 (.cpuprofile)", _RECORD)
+_SNAPSHOT = (
+    "a PyTorch memory snapshot in JSON",
+    "write a pickle with torch.cuda.memory._dump_snapshot() for `perfdl diff --memory`",
+)
+_OBJECTS = (
+    (("schema", "nodes"), rb"", *_CHAKRA),
+    (("schema",), rb"-chakra\.", *_CHAKRA),
+    ((), rb"speedscope\.app/file-format-schema", "a speedscope profile", _RECORD),
+    (("shared", "profiles"), rb"", "a speedscope profile", _RECORD),
+    (("nodes", "timeDeltas"), rb"", *_V8),
+    (("nodes", "startTime", "endTime"), rb"", *_V8),
+    (("segments", "device_traces"), rb"", *_SNAPSHOT),
+    (("schema", "tests"), rb"", RUN, "compare it with `perfdl diff`"),
+    (("schema", "test", "calls"), rb"", BASELINE, "compare it with `perfdl diff`"),
+    ((), rb'\A\s*\{\s*"calls"\s*:\s*\[', BASELINE, "compare it with `perfdl diff`"),
+)
+"""Formats of JSON objects: their keys, what is in their beginning, what they are, and what to do."""
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]', re.DOTALL)
 _KEYS = 5
 """Keys of an object that are named."""
@@ -79,19 +103,12 @@ def refuse_by_start(head: bytes, where: str) -> None:
             raise refusal(where, what, advice)
     if head[_TAR_MAGIC] == b"ustar":
         raise refusal(where, "a tar archive", _UNPACK)
-    if _PPROF.match(head):
-        raise refusal(where, "a pprof profile", _RECORD)
-    if _PROTON.match(head):
-        raise refusal(where, "a profile of Proton (hatchet)", _RECORD)
-    if _TIMELINE.match(head):
-        raise refusal(where, "a memory timeline of torch.profiler (export_memory_timeline)", "use export_chrome_trace")
     if _LFS.match(head):
         command = f"git lfs pull --include={shlex.quote(Path(where).name)}"
         raise refusal(where, "a Git LFS pointer", f"fetch the file with `{command}`")
-    if _HTML.match(head):
-        raise refusal(where, "an HTML page", "download the file itself (was a login needed?)")
-    if _XML.match(head):
-        raise refusal(where, "an XML document", "download the file itself (is it an error message of the server?)")
+    for pattern, what, advice in _PATTERNS:
+        if pattern.match(head):
+            raise refusal(where, what, advice)
 
 
 def refuse_by_keys(text: bytes, keys: Collection[str], where: str) -> None:
@@ -109,25 +126,9 @@ def refuse_by_keys(text: bytes, keys: Collection[str], where: str) -> None:
     NotATrace
         Its message is one line that names the format, and what to do.
     """
-    has = set(keys)
-    if has >= {"schema", "nodes"} or ("schema" in has and b"-chakra." in text[:HEAD]):
-        raise refusal(
-            where, "a PyTorch execution trace (Chakra)", "it has no durations; use the trace of torch.profiler"
-        )
-    if _SPEEDSCOPE in text[:HEAD] or has >= {"shared", "profiles"}:
-        raise refusal(where, "a speedscope profile", _RECORD)
-    if has >= {"nodes", "timeDeltas"} or has >= {"nodes", "startTime", "endTime"}:
-        raise refusal(where, "a CPU profile of V8 (.cpuprofile)", _RECORD)
-    if has >= {"segments", "device_traces"}:
-        raise refusal(
-            where,
-            "a PyTorch memory snapshot in JSON",
-            "write a pickle with torch.cuda.memory._dump_snapshot() for `perfdl diff --memory`",
-        )
-    if has >= {"schema", "tests"}:
-        raise refusal(where, RUN, "compare it with `perfdl diff`")
-    if has >= {"schema", "test", "calls"} or _CALLS.match(text):
-        raise refusal(where, BASELINE, "compare it with `perfdl diff`")
+    for needed, pattern, what, advice in _OBJECTS:
+        if set(keys).issuperset(needed) and re.search(pattern, text[:HEAD]):
+            raise refusal(where, what, advice)
 
 
 def keys_of(text: bytes) -> list[str]:

@@ -126,23 +126,6 @@ class MemoryEvents:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Counters:
-    """The counter events of a trace (phase C), in the order of time: one row per event and series."""
-
-    time: I64
-    """Nanoseconds, on the clock of `Trace.start`."""
-    name: I32
-    """Index into `names`."""
-    value: F64
-    pid: I64
-    names: tuple[str, ...]
-    """The event's name and the key of its argument, as Perfetto joins them: 'GPU 0 Utilization sm'."""
-
-    def __len__(self) -> int:
-        return len(self.time)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """One profiled window of one process: its complete events as columns of equal length, in file order.
 
@@ -171,7 +154,6 @@ class Trace:
     process_names: Mapping[int, str]
     thread_names: Mapping[tuple[int, int], str]
     memory: MemoryEvents
-    counters: Counters
     metadata: Mapping[str, Any]
     """Everything at the top level of the file except the events."""
     base_ns: int
@@ -307,35 +289,40 @@ def _decode_one(text: msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.type()
 
 
+# What the file says of the job and its devices, in whichever form it may be.
+
+
+def job_properties(trace: Trace) -> Mapping[str, Any]:
+    """`distributedInfo`: the process's place in its job; empty where the file does not say."""
+    found = trace.metadata.get("distributedInfo")
+    return found if isinstance(found, dict) else {}
+
+
+def device_properties(trace: Trace) -> list[Mapping[str, Any]]:
+    """`deviceProperties`: an object for each device, with "id" and "name"."""
+    found = trace.metadata.get("deviceProperties")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
 # Functions of a trace that are computed once per trace.
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def remember(function: Callable[..., Any], trace: Trace, value: object, *args: object) -> None:
-    """Have a function that is computed once say this of a trace, with these further arguments."""
-    inner = function.__wrapped__  # type: ignore[attr-defined]
-    key = (inner, *map(id, args))
-    trace.derived[key] = value, args
+def remember(function: Callable[..., Any], trace: Trace, value: object) -> None:
+    """Have a function that is computed once say this of a trace."""
+    trace.derived[function.__wrapped__] = value  # type: ignore[attr-defined]
 
 
 def once(function: Function) -> Function:
-    """Remember what a pure function says of a trace, as long as the trace lives.
-
-    Further arguments are told apart by identity, so this is for functions without any, or whose arguments are
-    themselves remembered. What is returned is shared and must not be changed.
-    """
+    """Remember what a pure function says of a trace, as long as the trace lives; what is returned is shared."""
 
     @wraps(function)
-    def remembering(trace: Trace, *args: object, **kwargs: object) -> object:
-        if kwargs:
-            return function(trace, *args, **kwargs)
-        key = (function, *map(id, args))
-        if key not in trace.derived:
-            # The arguments are kept too, or another object could take their identity.
-            trace.derived[key] = function(trace, *args), args
-        return trace.derived[key][0]
+    def remembering(trace: Trace) -> object:
+        if function not in trace.derived:
+            trace.derived[function] = function(trace)
+        return trace.derived[function]
 
     return cast("Function", remembering)
 
@@ -343,8 +330,11 @@ def once(function: Function) -> Function:
 # Selected rows of a trace as a new trace.
 
 
-def subset(trace: Trace, rows: Rows, memory: Rows) -> Trace:
-    """The events of these rows, and these `[memory]` instants, with everything else as it is."""
+def subset(trace: Trace, rows: Rows, memory: Rows | None = None) -> Trace:
+    """The events of these rows, all or these `[memory]` instants, and everything else as it is."""
+    instants = trace.memory
+    if memory is not None:
+        instants = MemoryEvents(*(getattr(instants, field.name)[memory] for field in fields(MemoryEvents)))
     return replace(
         trace,
         start=trace.start[rows],
@@ -354,8 +344,6 @@ def subset(trace: Trace, rows: Rows, memory: Rows) -> Trace:
         pid=trace.pid[rows],
         tid=trace.tid[rows],
         correlation=trace.correlation[rows],
-        memory=MemoryEvents(
-            **{field.name: getattr(trace.memory, field.name)[memory] for field in fields(MemoryEvents)}
-        ),
+        memory=instants,
         raw_args=trace.raw_args.take(rows),
     )

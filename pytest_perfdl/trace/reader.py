@@ -9,7 +9,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -238,69 +237,58 @@ def boundaries(text: bytes, start: int, end: int) -> list[tuple[int, int]]:
     return found or [(match.start() + 1, match.start(1)) for match in _ANY_BOUNDARY.finditer(text, start, end)]
 
 
-@dataclass(slots=True)
-class Salvaged:
-    """What was got out of a text."""
-
-    events: list[RawEvent] = field(default_factory=list)
-    consumed: int = 0
-    """Bytes that are done with, whether events came of them or not."""
-    ended: bool = False
-    """Whether the list ends there: the consumed bytes include its bracket."""
-
-
-def salvage(text: bytes, at: int, decoder: Decoder, *, final: bool, patient: bool, bare: bool) -> Salvaged:
+class Salvage:
     """Events of a part of the list that begins with an event at byte `at`.
 
     An event that does not decode is repaired; if it still does not, it is left out. Events may hold what looks
     like the boundary of events: as long as brackets are open, such pieces are tried together.
-
-    Parameters
-    ----------
-    final
-        Whether the text goes to the end of the file; else to what seems the end of an event.
-    patient
-        Whether to consume nothing rather than leave out the only event of a text that is not final.
-    bare
-        Whether the list is the whole file, with nothing to follow it.
     """
-    run = _Run(text, at, decoder, bare)
-    pieces = run.pieces
-    place = 0
-    while place < len(pieces):
-        is_last = place + 1 >= len(pieces)
-        if run.group(place):
-            place += _GROUP
-        elif taken := run.take(place):
-            place += taken
-        elif run.list_end(place) or (final and run.file_end(place)):
-            break
-        elif not final and (is_last or run.open_at_end) and (place or patient):
-            run.found.consumed = pieces[place][0]
-            break
-        else:
-            decoder.notes.add_malformed(at + pieces[place][0])
-            place += 1
-            run.found.consumed = pieces[place][0] if place < len(pieces) else len(text)
-    return run.found
 
-
-class _Run:
-    """One salvage in progress."""
-
-    def __init__(self, text: bytes, at: int, decoder: Decoder, bare: bool) -> None:
+    def __init__(self, text: bytes, at: int, decoder: Decoder, *, bare: bool) -> None:
         self.text = text
         self.at = at
         self.decoder = decoder
         self.bare = bare
+        """Whether the list is the whole file, with nothing to follow it."""
         cuts = boundaries(text, 0, len(text))
         self.pieces = list(
             zip([0, *(opens for _, opens in cuts)], [*(closes for closes, _ in cuts), len(text)], strict=True)
         )
-        self.found = Salvaged()
         self.joins = _JOINS
         self.open_at_end = False
         """Whether the last tried piece has open brackets and ends near the end of the text."""
+        self.events: list[RawEvent] = []
+        self.consumed = 0
+        """Bytes that are done with, whether events came of them or not."""
+        self.ended = False
+        """Whether the list ends there: the consumed bytes include its bracket."""
+
+    def run(self, *, final: bool, patient: bool = False) -> None:
+        """Take what can be read.
+
+        Parameters
+        ----------
+        final
+            Whether the text goes to the end of the file; else to what seems the end of an event.
+        patient
+            Whether to consume nothing rather than leave out the only event of a text that is not final.
+        """
+        place = 0
+        while place < len(self.pieces):
+            is_last = place + 1 >= len(self.pieces)
+            if self.group(place):
+                place += _GROUP
+            elif taken := self.take(place):
+                place += taken
+            elif self.list_end(place) or (final and self.file_end(place)):
+                break
+            elif not final and (is_last or self.open_at_end) and (place or patient):
+                self.consumed = self.pieces[place][0]
+                break
+            else:
+                self.decoder.notes.add_malformed(self.at + self.pieces[place][0])
+                place += 1
+                self.consumed = self.pieces[place][0] if place < len(self.pieces) else len(self.text)
 
     def group(self, place: int) -> bool:
         """Take many pieces at once, as they are."""
@@ -357,7 +345,7 @@ class _Run:
     def _last_event(self, place: int) -> bool:
         """Take what is whole of the rest of the file."""
         start, _ = self.pieces[place]
-        self.found.consumed = start
+        self.consumed = start
         closed = [match.end() for match in _CLOSED.finditer(self.text, start)][-_TRIES:]
         for closes in self._affordable(start, closed[::-1]):
             if self._accept(self.decoder.piece(self.text[start:closes], self.at + start), closes):
@@ -378,8 +366,8 @@ class _Run:
     def _accept(self, events: list[RawEvent] | None, end: int) -> bool:
         if events is None:
             return False
-        self.found.events += events
-        self.found.consumed = end
+        self.events += events
+        self.consumed = end
         return True
 
     def _bracket(self, closes: int) -> int:
@@ -392,8 +380,8 @@ class _Run:
         comma = self.text.find(b",", closes, consumed)
         if comma >= 0:
             self.decoder.notes.add_repairs([(Kind.COMMA, comma)], self.at)
-        self.found.ended = True
-        self.found.consumed = consumed
+        self.ended = True
+        self.consumed = consumed
         return True
 
     def _is_tail(self, text: bytes) -> bool:
@@ -412,7 +400,7 @@ def _balance(text: bytes, start: int, end: int) -> int:
 #
 # A slice is cut where an event seems to end, and decoded between brackets. If that succeeds, the cut was right: the
 # text before it is JSON, so all strings and brackets are closed there. Only text that cannot be decoded is passed to
-# `salvage`, one event at a time.
+# `Salvage`, one event at a time.
 
 
 SLICE = 2**20
@@ -581,14 +569,8 @@ class Slices:
             elif cuts:
                 closes, opens = cuts[-1]
                 self._refuse_another(self._text[:closes])
-                found = salvage(
-                    self._text[:closes],
-                    self._at,
-                    self._decoder,
-                    final=False,
-                    patient=size < _PATIENCE,
-                    bare=self._bare,
-                )
+                found = Salvage(self._text[:closes], self._at, self._decoder, bare=self._bare)
+                found.run(final=False, patient=size < _PATIENCE)
                 events, consumed = found.events, opens if found.consumed == closes else found.consumed
                 if found.ended:
                     yield events
@@ -636,7 +618,8 @@ class Slices:
         if events is not None:
             return events
         self._refuse_another(self._text)
-        found = salvage(self._text, self._at, self._decoder, final=True, patient=False, bare=self._bare)
+        found = Salvage(self._text, self._at, self._decoder, bare=self._bare)
+        found.run(final=True)
         self._drop(found.consumed)
         if found.ended:
             self._tail()

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.units import plural, some
 from pytest_perfdl.trace.annotations import STEP
-from pytest_perfdl.trace.model import DEVICE_CATEGORIES, FIRST_LABEL, I64, Category, Counters, Rows, Trace, subset
+from pytest_perfdl.trace.arrays import Lookup, groups
+from pytest_perfdl.trace.model import DEVICE_CATEGORIES, FIRST_LABEL, I64, Category, Rows, Trace, job_properties, subset
 
 MERGED = "merged"
 """The metadata in which `report.trace.chrome` says what it wrote into one file: a list of `MergedRank`."""
@@ -143,8 +144,8 @@ class _Links:
     """Rows of device events with a correlation that some process has."""
     fits: Mask
     """For each of them and each process, whether a call of it may be theirs: a column per process."""
-    calls: list[tuple[I64, Rows]]
-    """Of each process the correlations of its calls, ascending, and the first row with each."""
+    calls: list[Lookup]
+    """Of each process the rows of its calls, by correlation."""
 
     @classmethod
     def of(cls, trace: Trace, pids: Sequence[int]) -> _Links:
@@ -154,12 +155,11 @@ class _Links:
         known, matched, fits = [], [], []
         for pid in pids:
             own = calls[trace.pid[calls] == pid]
-            keys, first = np.unique(trace.correlation[own], return_index=True)
-            known.append((keys, own[first]))
-            call, match = _called(known[-1], trace.correlation[device])
-            matched.append(match)
+            known.append(Lookup(trace.correlation[own], own))
+            call = known[-1].find(trace.correlation[device])
+            matched.append(call >= 0)
             # What ended before a call began was not launched by it.
-            fits.append(match & (trace.end[device] >= trace.start[call]) if len(own) else match)
+            fits.append((call >= 0) & (trace.end[device] >= trace.start[call]))
         each, some = np.stack(fits, axis=1), np.stack(matched, axis=1)
         each = np.where(each.any(axis=1, keepdims=True), each, some)
         linked = each.any(axis=1)
@@ -180,22 +180,13 @@ class _Links:
         On several devices it may launch one on each; but if many do, they are those of another process.
         """
         kernels = rows[(trace.category[rows] == Category.KERNEL) & _valid(trace.correlation[rows])]
-        call, match = _called(self.calls[place], trace.correlation[kernels])
-        launches_one = ~trace.named(_MANY.search)[trace.name[call]] & match
+        call = self.calls[place].find(trace.correlation[kernels])
+        launches_one = ~trace.named(_MANY.search)[trace.name[call]] & (call >= 0)
         pid, correlation = trace.pid[kernels[launches_one]], trace.correlation[kernels[launches_one]]
         order = np.lexsort((pid, correlation))
         again = correlation[order[1:]] == correlation[order[:-1]]
         here = again & (pid[order[1:]] == pid[order[:-1]])
         return not here.any() and int(np.count_nonzero(again)) <= _ACROSS * len(kernels)
-
-
-def _called(calls: tuple[I64, Rows], correlation: I64) -> tuple[Rows, Mask]:
-    """The rows of the calls with these correlations, and whether there is one; of the others any row."""
-    keys, rows = calls
-    if len(keys) == 0:
-        return np.zeros(len(correlation), dtype=np.intp), np.zeros(len(correlation), dtype=bool)
-    place = np.minimum(np.searchsorted(keys, correlation), len(keys) - 1)
-    return rows[place], keys[place] == correlation
 
 
 def _split(trace: Trace, pids: Sequence[int]) -> tuple[Trace, ...]:
@@ -245,16 +236,16 @@ def _by_calls(trace: Trace, links: _Links, left: Rows, process: Rows, owner: Row
     owner = owner.copy()
     place = np.full(len(trace), -1, dtype=np.intp)
     place[links.device] = np.arange(len(links.device))
-    for keys in ([trace.pid], [trace.tid, trace.pid]):
-        groups, before = list(_groups(left[owner[left] < 0], keys)), -1
-        while len(groups) != before:
+    for keys in ((trace.pid,), (trace.pid, trace.tid)):
+        unsure, before = list(_groups(left[owner[left] < 0], *keys)), -1
+        while len(unsure) != before:
             # What one group is given takes calls from which another could have come.
-            before = len(groups)
-            groups = [rows for rows in groups if not _given(trace, links, rows, place[rows], process, owner)]
+            before = len(unsure)
+            unsure = [rows for rows in unsure if not _given(trace, links, rows, place[rows], process, owner)]
     left_over = links.device[owner[links.device] < 0]
     fits = links.fits[place[left_over]]
     owner[left_over] = np.where(fits.sum(axis=1) == 1, fits.argmax(axis=1), -1)
-    for rows in _groups(np.flatnonzero(owner < 0), [trace.pid]):
+    for rows in _groups(np.flatnonzero(owner < 0), trace.pid):
         others = np.unique(owner[left[trace.pid[left] == trace.pid[rows[0]]]])
         if len(others) == 1:
             owner[rows] = others[0]
@@ -278,30 +269,24 @@ def _given(trace: Trace, links: _Links, rows: Rows, place: Rows, process: Rows, 
     return own >= 0
 
 
-def _groups(rows: Rows, keys: Sequence[I64]) -> Iterator[Rows]:
+def _groups(rows: Rows, *keys: I64) -> Iterator[Rows]:
     """Rows that have the same keys."""
-    order = rows[np.lexsort([key[rows] for key in keys])]
-    differs = np.any([np.diff(key[order]) != 0 for key in keys], axis=0)
-    return (each for each in np.split(order, np.flatnonzero(differs) + 1) if len(each))
+    return (rows[own] for own in groups(*(key[rows] for key in keys)))
 
 
 def _parts(trace: Trace, pids: Sequence[int], owner: Rows) -> tuple[Trace, ...]:
     """Each process's rows as a trace, by rank."""
-    counters = _place_of(trace.counters.pid, pids)
     memory = _place_of(trace.memory.pid, pids)
     span = np.isin(trace.category, [code for code, name in enumerate(trace.categories) if name == "Trace"])
-    lost = np.count_nonzero((owner < 0) & ~span) + np.count_nonzero(counters < 0) + np.count_nonzero(memory < 0)
+    lost = np.count_nonzero((owner < 0) & ~span) + np.count_nonzero(memory < 0)
     of = f"of none of the {plural(len(pids), 'process', 'processes')}"
     said = plural(int(lost), f"event {of} was left out", f"events {of} were left out")
     findings = (*trace.findings, said) if lost else trace.findings
     numbers = _rank_numbers(trace, pids)
-    info = trace.metadata.get("distributedInfo")
-    told = {name: value for name, value in info.items() if name != "rank"} if isinstance(info, dict) else {}
+    told = {name: value for name, value in job_properties(trace).items() if name != "rank"}
     found = []
     for place, pid in enumerate(pids):
-        part = _with_counters(
-            subset(trace, np.flatnonzero(owner == place), np.flatnonzero(memory == place)), counters == place
-        )
+        part = subset(trace, *(np.flatnonzero(own == place) for own in (owner, memory)))
         called, about = f"process {trace.label(pid)}", told
         if numbers:
             called, about = f"rank {numbers[place]}", told | {"rank": numbers[place]}
@@ -314,20 +299,6 @@ def _parts(trace: Trace, pids: Sequence[int], owner: Rows) -> tuple[Trace, ...]:
 
 def _named(trace: Trace, what: str) -> str:
     return f"{trace.source}: {what}" if trace.source else what
-
-
-def _with_counters(trace: Trace, wanted: Mask) -> Trace:
-    counters = trace.counters
-    return replace(
-        trace,
-        counters=Counters(
-            counters.time[wanted],
-            counters.name[wanted],
-            counters.value[wanted],
-            counters.pid[wanted],
-            counters.names,
-        ),
-    )
 
 
 def _rank_numbers(trace: Trace, pids: Sequence[int]) -> list[int]:
@@ -372,9 +343,9 @@ def _as_it_was(trace: Trace, rank: MergedRank) -> Trace:
 
     before = np.array([[number(each) for each in threads[lane]] for lane in lanes.tolist()], dtype=np.int64)
     pid, tid = before.reshape(-1, 2)[np.searchsorted(lanes, trace.tid[own])].T
-    part = _with_counters(subset(trace, own, np.zeros(0, dtype=np.intp)), np.zeros(len(trace.counters), dtype=bool))
+    none = np.zeros(0, dtype=np.intp)
     return replace(
-        part,
+        subset(trace, own, none),
         pid=pid.copy(),
         tid=tid.copy(),
         labels=labels,
@@ -446,7 +417,7 @@ def _repeated_calls(trace: Trace) -> str:
 def _overlapping_operators(trace: Trace) -> str:
     """Operators of one thread that overlap without nesting, which those of a process cannot; empty for few of them."""
     rows = trace.rows(Category.CPU_OP)
-    for own in _groups(rows, [trace.tid]):
+    for own in _groups(rows, trace.tid):
         start, end = trace.start[own], trace.end[own]
         begun, ended = np.diff(start), np.diff(end)
         overlap = (begun > _ROUNDED_NS) & (ended > _ROUNDED_NS) & (end[:-1] - start[1:] > _ROUNDED_NS)
@@ -484,7 +455,7 @@ def _parallel_steps(trace: Trace) -> str:
     work = trace.rows(Category.CPU_OP)
     threads = [
         (own, np.bincount(trace.name[work[trace.tid[work] == trace.tid[own[0]]]], minlength=len(trace.names)))
-        for own in _groups(steps, [trace.tid, trace.pid])
+        for own in _groups(steps, trace.pid, trace.tid)
     ]
     for (one, does), (other, same) in combinations(threads, 2):
         if np.minimum(does, same).sum() <= _ALIKE * np.maximum(does, same).sum():

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.trace.annotations import STEP
+from pytest_perfdl.trace.arrays import Lookup
 from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, Category, GraphNode, Rows, Trace, subset
 
 OPEN = -1
@@ -96,7 +97,7 @@ def _once(trace: Trace) -> tuple[Trace, list[str]]:
     again = _repeated(trace, np.arange(len(trace)))
     text = f"{plural(len(again), 'event')} twice in the file, identical: counted once"
     kept = np.setdiff1d(np.arange(len(trace)), again, assume_unique=True)
-    return subset(trace, kept, np.arange(len(trace.memory))), [text]
+    return subset(trace, kept), [text]
 
 
 def _repeated(trace: Trace, rows: Rows) -> Rows:
@@ -152,12 +153,8 @@ def _place(trace: Trace, start: I64, duration: I64, stray: Rows, timed: Rows) ->
 def _with_calls(trace: Trace, device: Rows, calls: Rows) -> tuple[Rows, Rows]:
     """The rows of ``device`` whose call is among ``calls``, and the first call of each one's correlation."""
     calls = calls[trace.correlation[calls] > 0]
-    keys, first = np.unique(trace.correlation[calls], return_index=True)
-    if not len(keys):
-        return device[:0], calls
-    place = np.minimum(np.searchsorted(keys, trace.correlation[device]), len(keys) - 1)
-    known = keys[place] == trace.correlation[device]
-    return device[known], calls[first[place[known]]]
+    found = Lookup(trace.correlation[calls], calls).find(trace.correlation[device])
+    return device[found >= 0], found[found >= 0]
 
 
 def _close(trace: Trace, start: I64, duration: I64, is_open: Rows, timed: Rows) -> None:

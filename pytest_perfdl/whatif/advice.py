@@ -18,9 +18,9 @@ from pytest_perfdl.analysis.waiting.waits import QUEUE
 from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.trace.model import I64
-from pytest_perfdl.whatif.editing.select import Selector, chosen, of_rows
-from pytest_perfdl.whatif.facts import SHORT_TYPES, autocast, input_tasks, inside, operator_costs, optimizer_steps
-from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, TrackKind, mask_of, of_kinds
+from pytest_perfdl.whatif.editing.select import Selector, select_tasks, tasks_of_rows
+from pytest_perfdl.whatif.facts import SHORT_TYPES, autocast, input_tasks, operator_costs, optimizer_steps, tasks_inside
+from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, TrackKind, are_of_kinds, mask_of
 from pytest_perfdl.whatif.predict import Base, Prediction, predict
 from pytest_perfdl.whatif.transform import Context
 from pytest_perfdl.whatif.transforms.launching import ALLOCATES, PAGEABLE, TO_HOST
@@ -71,7 +71,7 @@ class Evidence:
         ran = path.task >= 0
         spent = np.zeros(len(context.graph), dtype=np.int64)
         np.add.at(spent, path.task[ran], (path.end - path.start)[ran])
-        scope = None if within is None else chosen(context.graph, within)
+        scope = None if within is None else select_tasks(context.graph, within)
         return cls(context, base, scope, spent, max(base.simulation.span_ns, 1))
 
     @property
@@ -91,13 +91,13 @@ class Evidence:
     def waits(self, *kinds: EdgeKind) -> Mask:
         """Tasks for which the path waits along edges of these kinds, whether or not a lag passes."""
         edges, passed = self.graph.edges, self.base.simulation.path.passed
-        return mask_of(len(self.graph), edges.target[passed[of_kinds(edges, *kinds)[passed]]])
+        return mask_of(len(self.graph), edges.target[passed[are_of_kinds(edges, *kinds)[passed]]])
 
     def lag_share(self, *kinds: EdgeKind) -> float:
         """Share of the path in lags of these kinds, 0 to 1."""
         path, edges = self.base.simulation.path, self.graph.edges
         lags = np.flatnonzero(path.edge >= 0)
-        own = lags[of_kinds(edges, *kinds)[path.edge[lags]]]
+        own = lags[are_of_kinds(edges, *kinds)[path.edge[lags]]]
         return float((path.end - path.start)[own].sum() / self.span_ns)
 
     def advice(
@@ -182,9 +182,9 @@ def waits_for_input(found: Evidence) -> Iterator[Advice]:
 def copies_pageable_memory(found: Evidence) -> Iterator[Advice]:
     """Copies from pageable memory, and the host waiting for them."""
     graph = found.graph
-    copies = graph.named(PAGEABLE.search) & of_kinds(graph.tasks, TaskKind.COPY)
+    copies = graph.named(PAGEABLE.search) & are_of_kinds(graph.tasks, TaskKind.COPY)
     share = found.share(copies)
-    waited = copies[graph.edges.source] & of_kinds(graph.edges, EdgeKind.COPY)
+    waited = copies[graph.edges.source] & are_of_kinds(graph.edges, EdgeKind.COPY)
     if share >= LEAST_SHARE or waited.any():
         text = f"Batches are copied from pageable host memory in {found.amount(share)}."
         how = "DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
@@ -196,7 +196,7 @@ def synchronizes(found: Evidence) -> Iterator[Advice]:
     """The host waits for the device on the path."""
     graph = found.graph
     edges, to_host = graph.edges, graph.named(TO_HOST.search)
-    back = mask_of(len(graph), edges.target[of_kinds(edges, EdgeKind.COPY) & to_host[edges.source]])
+    back = mask_of(len(graph), edges.target[are_of_kinds(edges, EdgeKind.COPY) & to_host[edges.source]])
     tasks = found.waits(EdgeKind.SYNC) | (found.waits(EdgeKind.COPY) & back)
     if tasks.any():
         count = int(np.count_nonzero(tasks))
@@ -212,7 +212,7 @@ def launches_too_slowly(found: Evidence) -> Iterator[Advice]:
     graph = found.graph
     if not graph.on_device:
         return
-    host = of_kinds(graph.tasks, TaskKind.OPERATOR, TaskKind.CALL, TaskKind.GAP) & ~input_tasks(graph)
+    host = are_of_kinds(graph.tasks, TaskKind.OPERATOR, TaskKind.CALL, TaskKind.GAP) & ~input_tasks(graph)
     share = found.share(host) + found.lag_share(EdgeKind.LAUNCH)
     if share >= LAUNCH_SHARE:
         text = f"The device waits for the host to launch kernels in {found.amount(share)}."
@@ -227,7 +227,7 @@ def updates_one_by_one(found: Evidence) -> Iterator[Advice]:
     if graph.trace is None:
         return
     rows, kind = optimizer_steps(graph.trace)
-    tasks = inside(graph, rows)
+    tasks = tasks_inside(graph, rows)
     share = found.share(tasks)
     if share >= OPTIMIZER_SHARE:
         text = f"{kind} updates the parameters in {found.amount(share)}."
@@ -295,7 +295,7 @@ def replicates(found: Evidence) -> Iterator[Advice]:
     if graph.trace is None:
         return
     moving = np.any([operator_rows(graph.trace, name) for name in ("Scatter", "Broadcast", "Gather")], axis=0)
-    tasks = of_rows(graph, moving)
+    tasks = tasks_of_rows(graph, moving)
     devices = len({track.process for track in graph.tracks if track.kind == TrackKind.STREAM})
     if tasks.any() and devices > 1:
         text = f"DataParallel scatters, replicates and gathers in {found.amount(found.share(tasks))}."
@@ -308,7 +308,7 @@ def replicates(found: Evidence) -> Iterator[Advice]:
 @rule
 def communicates_openly(found: Evidence) -> Iterator[Advice]:
     """Collectives on the path."""
-    tasks = of_kinds(found.graph.tasks, TaskKind.COMMUNICATION)
+    tasks = are_of_kinds(found.graph.tasks, TaskKind.COMMUNICATION)
     share = found.share(tasks)
     if share >= LEAST_SHARE:
         text = f"Collectives do not overlap with compute in {found.amount(share)}."
@@ -321,7 +321,7 @@ def folds_no_batch_norm(found: Evidence) -> Iterator[Advice]:
     """Batch norms at inference."""
     if found.graph.trace is None:
         return
-    tasks = of_rows(found.graph, operator_rows(found.graph.trace, "aten::batch_norm"))
+    tasks = tasks_of_rows(found.graph, operator_rows(found.graph.trace, "aten::batch_norm"))
     share = found.share(tasks)
     if share >= LEAST_SHARE:
         text = f"Batch norms run at inference in {found.amount(share)}."

@@ -57,7 +57,7 @@ class Cost:
         return np.asarray(self.latency_ns + self.ns_per_byte * size, dtype=np.float64)
 
 
-def fitted(size: F64 | I64, ns: F64 | I64) -> Cost:
+def fit_cost(size: F64 | I64, ns: F64 | I64) -> Cost:
     """Fit latency and time per byte to collectives of one kind.
 
     Least squares of relative residuals over the medians of equal sizes, weighted by their numbers, with neither
@@ -75,12 +75,12 @@ def fitted(size: F64 | I64, ns: F64 | I64) -> Cost:
     for _ in range(ROUNDS):
         own = random.integers(len(size), size=len(size))
         if size[own].max() >= APART * size[own].min():
-            samples.append(_line(size[own], ns[own]))
-    best = _line(size, ns)
+            samples.append(_fit_line(size[own], ns[own]))
+    best = _fit_line(size, ns)
     return Cost(*best, np.array(samples or [best]), known=True)
 
 
-def _line(size: F64 | I64, ns: F64 | I64) -> tuple[float, float]:
+def _fit_line(size: F64 | I64, ns: F64 | I64) -> tuple[float, float]:
     """Latency and time per byte."""
     values, number, counts = np.unique(size, return_inverse=True, return_counts=True)
     times = np.array([max(float(np.median(ns[number == own])), 1.0) for own in range(len(values))])
@@ -135,7 +135,7 @@ _COMPRESSED = (1, 2)
 """Bytes of gradients by byte that is sent: as they are, and cast to 16 bits by a communication hook."""
 
 
-def completing(trace: Trace, rows: Rows) -> Rows:
+def completing_gradients(trace: Trace, rows: Rows) -> Rows:
     """The gradient that completes the bucket of each collective: an index into `gradients(trace)`, -1 for none.
 
     Buckets are runs of gradients in the order in which the backward pass completes them, and all-reduces send them in
@@ -165,14 +165,14 @@ def completing(trace: Trace, rows: Rows) -> Rows:
         until = trace.start[later].min() if len(later) else np.iinfo(np.int64).max
         there = np.flatnonzero(reduces & (trace.start[rows] >= since) & (trace.start[rows] < until))
         for factor in _COMPRESSED:
-            places = _filled(np.cumsum(known.bytes[own]), sizes[there] * factor)
+            places = _bucket_ends(np.cumsum(known.bytes[own]), sizes[there] * factor)
             if places is not None:
                 found[there] = np.where(places >= 0, own[places], -1)
                 break
     return found
 
 
-def _filled(until: I64, sizes: I64) -> Rows | None:
+def _bucket_ends(until: I64, sizes: I64) -> Rows | None:
     """Where in the running sum of gradients' bytes each bucket ends, -1 for what is none; `None` if it does not fit."""
     ends = {int(total): place for place, total in enumerate(until.tolist())}
     held, found = 0, np.full(len(sizes), -1, dtype=np.intp)

@@ -82,7 +82,7 @@ def counterfactual(found: Diff, base: Trace, new: Trace, rules: Rules = NO_RULES
         return None
     works = [_work(label, graph) for label, graph in zip(("base", "new"), graphs, strict=True)]
     changed = diff(*(work.side for work in works), rules=rules)
-    named = _named(changed, found.base_ns)
+    named = _largest_causes(changed, found.base_ns)
     if not named:
         return None
     games = [_Game(work, changed, named, number) for number, work in enumerate(works)]
@@ -90,7 +90,7 @@ def counterfactual(found: Diff, base: Trace, new: Trace, rules: Rules = NO_RULES
     for known in (quality(game.graph) for game in played):
         if known.trust != "ok":
             return Counterfactual(refused=known.reason)
-    return _shared(found, named, games, played)
+    return _share_out(found, named, games, played)
 
 
 def _overlaps(graph: TaskGraph) -> bool:
@@ -99,7 +99,7 @@ def _overlaps(graph: TaskGraph) -> bool:
     return len(np.unique(graph.tasks.track[own])) > 1
 
 
-def _named(changed: Diff, step_ns: int) -> list[DiffCause]:
+def _largest_causes(changed: Diff, step_ns: int) -> list[DiffCause]:
     """Causes that are large enough; where a side has one step only, what is larger than that is taken for certain."""
     untested = changed.detectable_ns is None
     least = (LEAST_SHARE_UNREPEATED if untested else LEAST_SHARE) * step_ns
@@ -117,10 +117,10 @@ def _work(label: str, graph: TaskGraph) -> _Work:
     inside = (tasks.step >= 0) & ~tasks.setup
     tree = call_tree(trace)
     # A call is part of the operator that makes it; device events know theirs.
-    host = _of_rows(tree.nearest(trace.category == Category.CPU_OP), tasks.row)
+    host = _values_of_rows(tree.nearest(trace.category == Category.CPU_OP), tasks.row)
     host = np.where(host >= 0, host, tasks.row)
     fetches = tree.nearest(mask_of(len(trace), input_rows(trace)))
-    loading = (_of_rows(fetches, tasks.row) >= 0) | (tasks.kind == TaskKind.INPUT)
+    loading = (_values_of_rows(fetches, tasks.row) >= 0) | (tasks.kind == TaskKind.INPUT)
     device = graph.is_device & (graph.on_device | (tasks.kind != TaskKind.COMMUNICATION))
     on_host = np.isin(tasks.kind, (TaskKind.OPERATOR, TaskKind.CALL, TaskKind.COMMUNICATION)) & ~device
     nowhere = np.full(len(tasks), -1, dtype=np.intp)
@@ -151,7 +151,7 @@ def _work(label: str, graph: TaskGraph) -> _Work:
     return _Work(graph, side, place)
 
 
-def _of_rows(values: Rows, row: Rows) -> Rows:
+def _values_of_rows(values: Rows, row: Rows) -> Rows:
     """The value of each task's row, -1 for tasks without one."""
     return np.where(row >= 0, values[row], -1)
 
@@ -211,7 +211,9 @@ class _Game:
         return float(simulate(self.graph, duration).steps_ns.mean())
 
 
-def _shared(found: Diff, named: Sequence[DiffCause], games: Sequence[_Game], played: Sequence[_Game]) -> Counterfactual:
+def _share_out(
+    found: Diff, named: Sequence[DiffCause], games: Sequence[_Game], played: Sequence[_Game]
+) -> Counterfactual:
     most = int(np.clip(TASKS / max(len(game.graph) for game in played), FEWEST_SIMULATIONS, MOST_SIMULATIONS))
     total = [0.0] * (len(named) + 1)
     added = [0.0] * (len(named) + 1)

@@ -13,7 +13,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.efficiency.costs import OperatorCost, bytes_of_type, modeled_calls
 from pytest_perfdl.analysis.events.intervals import Intervals, StepWindow
-from pytest_perfdl.analysis.events.launches import call_tree, launches, launching_operator
+from pytest_perfdl.analysis.events.launches import call_tree, launching_operator
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import input_rows
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace, once
@@ -58,7 +58,7 @@ def operator_costs(trace: Trace) -> Costs:
     """Costs by `cost_model`, from the shapes that the trace records; none without `record_shapes=True`."""
     modeled = modeled_calls(trace)
     call_of = call_tree(trace).outermost(modeled.number >= 0)
-    operator = launching_operator(trace, call_tree(trace))
+    operator = launching_operator(trace)
     device = np.flatnonzero(operator >= 0)
     call_of[device] = call_of[operator[device]]
     return Costs(
@@ -85,12 +85,12 @@ def time_of(graph: TaskGraph, tasks: Mask) -> int:
     return int(graph.tasks.duration[tasks].sum())
 
 
-def computing(graph: TaskGraph) -> Mask:
+def tasks_of_computing(graph: TaskGraph) -> Mask:
     """Tasks whose time is the computing's: those of streams on a device, else those of host threads."""
     return graph.is_device if graph.on_device else ~graph.is_device
 
 
-def inside(graph: TaskGraph, rows: Rows) -> Mask:
+def tasks_inside(graph: TaskGraph, rows: Rows) -> Mask:
     """Tasks that run while host events do, on their threads, and what those launched: gaps between events, too."""
     trace, tasks = graph.trace, graph.tasks
     found = np.zeros(len(graph), dtype=bool)
@@ -122,7 +122,7 @@ def input_tasks(graph: TaskGraph) -> Mask:
     """Tasks of the host while it gets the next batch, what a DataLoader without workers runs included."""
     if graph.trace is None:
         return np.zeros(len(graph), dtype=bool)
-    return inside(graph, input_rows(graph.trace)) & ~graph.is_device
+    return tasks_inside(graph, input_rows(graph.trace)) & ~graph.is_device
 
 
 def optimizer_steps(trace: Trace) -> tuple[Rows, str]:
@@ -193,7 +193,7 @@ def gradients(trace: Trace) -> Gradients:
     width = np.array([each.item_bytes for each in args], dtype=np.int64)
     rows, elements, width = rows[elements > 0], elements[elements > 0], width[elements > 0]
     order = np.argsort(trace.start[rows], kind="stable")
-    step = step_at(steps_of(trace, launches(trace)).windows, trace.start[rows[order]])
+    step = step_at(steps_of(trace).windows, trace.start[rows[order]])
     return Gradients(rows[order], elements[order], (elements * width)[order], step)
 
 

@@ -12,7 +12,7 @@ from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import ConstantsError
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.whatif import task_graph
-from pytest_perfdl.whatif.facts import InputArgs, computing, operator_costs
+from pytest_perfdl.whatif.facts import InputArgs, operator_costs, tasks_of_computing
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.calibration import Form, Ratio, Recorded
@@ -24,7 +24,7 @@ Say = Callable[[int, int, str], None]
 """Is told how many measurements are done, of how many, and what the last one found."""
 
 
-def measured(
+def measure_constants(
     trace: Trace, forms: Sequence[Form] = (), *, threads: int = 1, known: Machine | None = None, say: Say | None = None
 ) -> Machine:
     """The machine's limits and constants, and the ratios of the trace's operators in these forms.
@@ -61,7 +61,7 @@ def measured(
         raise ConstantsError(
             "the trace was recorded on a GPU, but torch finds no GPU here: run the command on the machine of the trace"
         )
-    calls = _calls(trace)
+    calls = _recorded_calls(trace)
     if forms and not calls:
         raise ConstantsError("the trace has no shapes of operators: profile with record_shapes=True")
     key = calibration.prepare(threads, device)
@@ -72,7 +72,7 @@ def measured(
         )
     before = {form: dict(found.ratios.get(form, {})) for form in forms}
     missing = {form: {name: call for name, call in calls.items() if name not in before[form]} for form in forms}
-    say = say or _silent
+    say = say or _say_nothing
     if found.peaks is None:
         try:
             found = found.or_else(calibrate(key, device, say=say))
@@ -108,15 +108,15 @@ def measured(
     return replace(found, key=key, ratios=ratios, source=source)
 
 
-def _silent(_done: int, _count: int, _text: str) -> None: ...
+def _say_nothing(_done: int, _count: int, _text: str) -> None: ...
 
 
-def _calls(trace: Trace) -> Mapping[str, Recorded]:
+def _recorded_calls(trace: Trace) -> Mapping[str, Recorded]:
     """The operators that matter, the longest first, by `operator_key`."""
     from pytest_perfdl.measure.calibration import Recorded
 
     costs, graph = operator_costs(trace), task_graph(trace)
-    call = np.where(computing(graph), costs.of_tasks(graph), -1)
+    call = np.where(tasks_of_computing(graph), costs.of_tasks(graph), -1)
     some = np.flatnonzero(call >= 0)
     if not len(some):
         return {}

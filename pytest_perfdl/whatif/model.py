@@ -355,7 +355,7 @@ def mask_of(count: int, rows: Rows | Sequence[int]) -> Mask:
     return found
 
 
-def of_kinds(rows: Tasks | Edges, *kinds: TaskKind | EdgeKind) -> Mask:
+def are_of_kinds(rows: Tasks | Edges, *kinds: TaskKind | EdgeKind) -> Mask:
     """Which tasks, or edges, are of some kinds; several times as fast as `numpy.isin` on a column of small numbers."""
     table = np.zeros(max(len(TaskKind), len(EdgeKind)), dtype=bool)
     table[list(kinds)] = True
@@ -439,7 +439,7 @@ class TaskGraph:
     @property
     def is_device(self) -> Mask:
         """Which tasks run on streams and channels."""
-        return of_kinds(self.tasks, *DEVICE_KINDS)
+        return are_of_kinds(self.tasks, *DEVICE_KINDS)
 
     def scaled(self, factor: F64 | float) -> I64:
         """Durations times a factor, or one for each task, in nanoseconds."""

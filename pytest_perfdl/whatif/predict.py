@@ -46,7 +46,7 @@ class WhatIf:
         job = context.graph.job
         transformed = find(self.transform) if self.plan is None else None
         if job is not None and (transformed is None or self.transform not in OF_JOBS):
-            return _of_ranks([self.change(replace(context, graph=part)) for part in job.parts])
+            return _combine_ranks([self.change(replace(context, graph=part)) for part in job.parts])
         return transformed(context, **self.parameters) if transformed is not None else Change(self.plan or Plan())
 
 
@@ -205,7 +205,7 @@ def _prediction(name: str, base: Base, change: Change, simulated: Sequence[Simul
     )
 
 
-def _of_ranks(changes: Sequence[Change]) -> Change:
+def _combine_ranks(changes: Sequence[Change]) -> Change:
     """What changes every rank of a job."""
 
     def plan(end: str) -> Plan | None:

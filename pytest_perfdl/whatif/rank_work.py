@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pytest_perfdl.trace.model import F64, I64, Rows
 from pytest_perfdl.whatif.from_trace.job import communication_tasks
-from pytest_perfdl.whatif.model import EdgeKind, Job, Mask, TaskGraph, TaskKind, TrackKind, of_kinds
+from pytest_perfdl.whatif.model import EdgeKind, Job, Mask, TaskGraph, TaskKind, TrackKind, are_of_kinds
 
 _WAITING = (TaskKind.COMMUNICATION, TaskKind.WAIT, TaskKind.RETURN)
 """What is no work of a rank."""
@@ -63,7 +63,7 @@ def rank_work(job: Job, lines: Rows) -> RankWork:
         number = np.searchsorted(asked, part.tasks.submitted, side="right")
         first = np.full(len(common), _NEVER)
         np.minimum.at(first, own_step[own_step >= 0], number[own_step >= 0])
-        works = (own_step >= 0) & ~of_kinds(part.tasks, *_WAITING) & _decides(part)
+        works = (own_step >= 0) & ~are_of_kinds(part.tasks, *_WAITING) & _decides(part)
         segments.append(np.where(works, number - first[own_step], -1).astype(np.int32))
         steps.append(own_step)
     count = 1 + max((int(own.max(initial=0)) for own in segments), default=0)
@@ -124,7 +124,7 @@ def blocking_lines(job: Job) -> Rows:
 def _moments(part: TaskGraph, rows: Rows) -> tuple[I64, I64]:
     """When each collective is asked for, and when something is submitted that waits for it; `_NEVER` for nothing."""
     tasks, edges = communication_tasks(part, rows), part.edges
-    waiting = np.flatnonzero(~of_kinds(part.tasks, TaskKind.COMMUNICATION)[edges.target])
+    waiting = np.flatnonzero(~are_of_kinds(part.tasks, TaskKind.COMMUNICATION)[edges.target])
     first = np.full(len(part), _NEVER)
     np.minimum.at(first, edges.source[waiting], part.tasks.submitted[edges.target[waiting]])
     return asking_moments(part, rows), np.where(tasks >= 0, first[tasks], _NEVER)

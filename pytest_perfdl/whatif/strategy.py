@@ -16,7 +16,14 @@ from pytest_perfdl.analysis.account.parts import PHASES, labels
 from pytest_perfdl.analysis.efficiency.costs import size_of
 from pytest_perfdl.trace.model import I32, Category, Rows, Trace, once
 from pytest_perfdl.whatif.collectives import rounds, volume
-from pytest_perfdl.whatif.facts import computing, gradients, inside, operator_costs, optimizer_steps, time_of
+from pytest_perfdl.whatif.facts import (
+    gradients,
+    operator_costs,
+    optimizer_steps,
+    tasks_inside,
+    tasks_of_computing,
+    time_of,
+)
 from pytest_perfdl.whatif.model import (
     EdgeKind,
     Edges,
@@ -109,7 +116,7 @@ def stages(layers: Sequence[LayerCost], count: int) -> list[list[LayerCost]]:
     return found[::-1]
 
 
-def staged(layers: Sequence[LayerCost], layout: DeviceLayout, network: Network) -> TaskGraph:
+def graph_of_stages(layers: Sequence[LayerCost], layout: DeviceLayout, network: Network) -> TaskGraph:
     """One step of the layers over devices as a graph: a stream for each stage, a channel for each stage's gradients.
 
     The batch is shared by `data` replicas and cut into `micro_batches`. Stages run as 1F1B does: stage s of p does
@@ -131,7 +138,7 @@ def staged(layers: Sequence[LayerCost], layout: DeviceLayout, network: Network) 
     tasks: dict[Key, tuple[int, float]] = {}
     links: list[tuple[Key, Key, float, bool]] = []
     for number, group in enumerate(groups):
-        reduce = sum(2 * _reduced(layer, layout, network) for layer in group)
+        reduce = sum(2 * _reduce_ns(layer, layout, network) for layer in group)
         forward = max(sum(layer.forward_ns for layer in group) / part, sum(layer.host_forward_ns for layer in group))
         backward = max(sum(layer.backward_ns for layer in group) / part, sum(layer.host_backward_ns for layer in group))
         ahead = min(layout.pipeline - number, layout.micro_batches)
@@ -158,7 +165,7 @@ def staged(layers: Sequence[LayerCost], layout: DeviceLayout, network: Network) 
     return _graph_of(tasks, links, 2 * layout.pipeline)
 
 
-def _reduced(layer: LayerCost, layout: DeviceLayout, network: Network) -> float:
+def _reduce_ns(layer: LayerCost, layout: DeviceLayout, network: Network) -> float:
     if layout.tensor == 1:
         return 0.0
     return network.reduce_ns(layer.sent_bytes / (layout.data * layout.micro_batches), layout.tensor)
@@ -264,12 +271,12 @@ def layers(context: Context, pattern: str = "") -> list[Layer]:
         raise NotRecorded(NO_MODULES)
     row = graph.tasks.row
     module = np.where(row >= 0, marks.module[row], -1)
-    chosen = _fitting(marks.modules, pattern) if pattern else _repeating(marks.modules, module)
+    chosen = _matching_modules(marks.modules, pattern) if pattern else _repeated_modules(marks.modules, module)
     if not chosen:
         raise NotRecorded(
             f"no module matches {pattern!r}" if pattern else "no module is repeated: select the layers with layer=..."
         )
-    unit = _with_gaps(graph, around(marks.modules, chosen)[module])
+    unit = _with_gaps(graph, enclosing_modules(marks.modules, chosen)[module])
     backward = np.where(row >= 0, marks.phase[row] == _BACKWARD, False)
     backward |= (row < 0) & np.concatenate(([False], backward[:-1]))
     found = []
@@ -285,12 +292,12 @@ def layers(context: Context, pattern: str = "") -> list[Layer]:
     return sorted(found, key=lambda layer: (layer.step, int(start[layer.forward].min()) if len(layer.forward) else 0))
 
 
-def _fitting(modules: tuple[str, ...], pattern: str) -> list[str]:
+def _matching_modules(modules: tuple[str, ...], pattern: str) -> list[str]:
     fits = [path for path in modules if fnmatchcase(path, pattern)]
     return [path for path in fits if not any(path.startswith(f"{other}.") for other in fits)]
 
 
-def _repeating(modules: tuple[str, ...], module: Rows) -> list[str]:
+def _repeated_modules(modules: tuple[str, ...], module: Rows) -> list[str]:
     counts = np.bincount(module[module >= 0], minlength=len(modules))
     groups: dict[str, dict[str, int]] = {}
     for path in modules:
@@ -306,7 +313,7 @@ def _repeating(modules: tuple[str, ...], module: Rows) -> list[str]:
     return list(best)
 
 
-def around(modules: Sequence[str], chosen: Collection[str]) -> Rows:
+def enclosing_modules(modules: Sequence[str], chosen: Collection[str]) -> Rows:
     """Index of the chosen module that each module is, or is inside; -1 for none, and at the end for no module."""
 
     def place(path: str) -> int:
@@ -342,12 +349,12 @@ def gradient_modules(trace: Trace) -> I32:
 def gradient_share(trace: Trace, paths: set[str]) -> float:
     """Share of the gradients' elements that modules have, 0 to 1; 0 if none are known."""
     sizes = gradients(trace)
-    own = around(labels(trace).modules, paths)[gradient_modules(trace)] >= 0
+    own = enclosing_modules(labels(trace).modules, paths)[gradient_modules(trace)] >= 0
     whole = int(sizes.elements.sum())
     return float(sizes.elements[own].sum() / whole) if whole else 0.0
 
 
-def saved(context: Context, layer: Layer) -> Mask:
+def kept_allocations(context: Context, layer: Layer) -> Mask:
     """Allocations that a layer's forward pass makes and its backward pass still needs, but for its result.
 
     One boolean for each of `context.memory`: made between the first and the last moment of the forward pass on the
@@ -357,14 +364,14 @@ def saved(context: Context, layer: Layer) -> Mask:
     memory, graph = context.memory, context.graph
     if memory is None or not len(layer.forward) or not len(layer.backward):
         return np.zeros(0 if memory is None else len(memory), dtype=bool)
-    opened, closed, returned = bounds(graph, layer)
+    opened, closed, returned = pass_bounds(graph, layer)
     left = (memory.begin >= opened) & (memory.begin <= closed) & (memory.end > closed) & (memory.row >= 0)
     found: Mask = left & (memory.end > returned)
     found[np.flatnonzero(left)[-1:]] = False
     return found
 
 
-def bounds(graph: TaskGraph, layer: Layer) -> tuple[int, int, int]:
+def pass_bounds(graph: TaskGraph, layer: Layer) -> tuple[int, int, int]:
     """When the host began and ended a layer's forward pass, and when it began the backward pass."""
     tasks = graph.tasks
     forward, backward = (own[~graph.is_device[own]] for own in (layer.forward, layer.backward))
@@ -399,7 +406,7 @@ class Strategy:
 def search(context: Context, devices: int) -> list[Strategy]:
     """Rank the degrees of data, pipeline and tensor parallelism whose product is `devices`, by predicted period.
 
-    Every step of the whole batch is simulated as a graph of stages (see `staged`); pipelines run with 1 to 8
+    Every step of the whole batch is simulated as a graph of stages (see `graph_of_stages`); pipelines run with 1 to 8
     micro-batches. What fits into the device's memory comes first, then the faster.
 
     Raises
@@ -415,7 +422,7 @@ def search(context: Context, devices: int) -> list[Strategy]:
     found = []
     for layout in _layouts(devices, len(costs)):
         peak = round(peak_bytes(costs, layout, states))
-        span = simulate(staged(costs, layout, network)).span_ns
+        span = simulate(graph_of_stages(costs, layout, network)).span_ns
         found.append(Strategy(layout, float(span), peak, peak <= limit if limit and is_known else None))
     return sorted(found, key=lambda each: (each.fits is False, each.step_ns, each.peak_bytes))
 
@@ -463,8 +470,8 @@ def layer_costs(context: Context, pattern: str = "") -> list[LayerCost]:
     found = layers(context, pattern)
     steps = max(len(graph.steps), 1)
     rows, _ = optimizer_steps(trace)
-    updating = inside(graph, rows)
-    busy = computing(graph)
+    updating = tasks_inside(graph, rows)
+    busy = tasks_of_computing(graph)
     update = time_of(graph, updating & busy) / steps
     total_bytes = gradients(trace).total_bytes
     by_path: dict[str, list[Layer]] = {}
@@ -476,7 +483,11 @@ def layer_costs(context: Context, pattern: str = "") -> list[LayerCost]:
         forward = np.array([layer.times(graph) for layer in own], dtype=np.float64).mean(axis=0)
         backward = np.array([layer.times(graph, backward=True) for layer in own], dtype=np.float64).mean(axis=0)
         memory = context.memory
-        kept = 0.0 if memory is None else float(np.mean([memory.bytes[saved(context, layer)].sum() for layer in own]))
+        kept = (
+            0.0
+            if memory is None
+            else float(np.mean([memory.bytes[kept_allocations(context, layer)].sum() for layer in own]))
+        )
         which = 1 if graph.on_device else 0
         costs.append(
             LayerCost(
@@ -488,7 +499,7 @@ def layer_costs(context: Context, pattern: str = "") -> list[LayerCost]:
                 update * share,
                 total_bytes * share,
                 kept,
-                _sent(context, own[0]),
+                _sent_bytes(context, own[0]),
             )
         )
     return _with_ends(context, costs, found, updating & busy, update, total_bytes)
@@ -504,7 +515,7 @@ def _with_ends(
 ) -> list[LayerCost]:
     """The layers, one before and one behind them: what computes outside, by whether it begins before a layer does."""
     graph = context.graph
-    busy = computing(graph) & ~updating & (graph.tasks.row >= 0)
+    busy = tasks_of_computing(graph) & ~updating & (graph.tasks.row >= 0)
     busy &= graph.tasks.step >= 0 if graph.steps else True
     first = {layer.step: layer for layer in reversed(found)}
     before = behind = 0.0
@@ -525,7 +536,7 @@ def _with_ends(
     return [each for each in (ends[0], *costs, ends[1]) if each.forward_ns or each.parameter_bytes]
 
 
-def _sent(context: Context, layer: Layer) -> float:
+def _sent_bytes(context: Context, layer: Layer) -> float:
     """Bytes of what a layer is given, which is as large as what it hands on: the first input of its first operator."""
     costs = operator_costs(context.trace)
     calls = costs.of_tasks(context.graph)[layer.forward]

@@ -10,8 +10,8 @@ import numpy as np
 from pytest_perfdl.trace.annotations import MODULE
 from pytest_perfdl.trace.model import F64, I64, Category, Rows
 from pytest_perfdl.whatif.facts import by_thread
-from pytest_perfdl.whatif.from_trace.job import coupled
-from pytest_perfdl.whatif.model import Job, Mask, TaskGraph, TaskKind, of_kinds
+from pytest_perfdl.whatif.from_trace.job import couple
+from pytest_perfdl.whatif.model import Job, Mask, TaskGraph, TaskKind, are_of_kinds
 from pytest_perfdl.whatif.simulation.simulate import simulate
 
 OWN = 0.25
@@ -51,27 +51,27 @@ def unprofiled(graph: TaskGraph, step_ns: float) -> TaskGraph:
     if step_ns <= 0 or not measured.any():
         raise ValueError(f"expected a positive step time and a trace with steps, not {step_ns:.0f} ns")
     if graph.job is not None:
-        return replace(coupled(_of_ranks(graph.job, step_ns, float(measured.mean()))), measured=graph)
-    paid, duration = _paid(graph), graph.tasks.duration
+        return replace(couple(_unprofiled_ranks(graph.job, step_ns, float(measured.mean()))), measured=graph)
+    paid, duration = _paid_costs(graph), graph.tasks.duration
     if step_ns < measured.mean():
 
         def enough(overhead: int) -> bool:
             left = simulate(graph, _without(graph, paid, overhead)).steps_ns.mean()
-            return bool(left <= step_ns) or _lacks(graph.tasks.duration, overhead * paid)
+            return bool(left <= step_ns) or _is_too_short(graph.tasks.duration, overhead * paid)
 
         duration = _without(graph, paid, _least(enough))
     left = float(simulate(graph, duration).steps_ns.mean())
     if abs(left - step_ns) > 0.001 * step_ns:
-        duration = _scaled(duration, graph.is_device, step_ns / left)
+        duration = _scale_host(duration, graph.is_device, step_ns / left)
     return replace(graph.with_durations(duration), measured=graph)
 
 
-def _of_ranks(job: Job, step_ns: float, measured: float) -> Job:
+def _unprofiled_ranks(job: Job, step_ns: float, measured: float) -> Job:
     """The same of all ranks: one cost of an operator, then one factor, for the step of the whole job.
 
     What the factor makes up for slowed the host, and collectives of the host as well.
     """
-    paid = [_paid(part) for part in job.parts]
+    paid = [_paid_costs(part) for part in job.parts]
 
     def without(overhead: float) -> Job:
         each = zip(job.parts, paid, strict=True)
@@ -79,7 +79,7 @@ def _of_ranks(job: Job, step_ns: float, measured: float) -> Job:
 
     def lacking(overhead: float) -> bool:
         each = zip(job.parts, paid, strict=True)
-        return any(_lacks(part.tasks.duration, overhead * own) for part, own in each)
+        return any(_is_too_short(part.tasks.duration, overhead * own) for part, own in each)
 
     found = job
     if step_ns < measured:
@@ -88,7 +88,7 @@ def _of_ranks(job: Job, step_ns: float, measured: float) -> Job:
 
     def scaled(factor: float) -> Job:
         parts = (
-            part.with_durations(_scaled(part.tasks.duration, part.is_device & part.on_device, factor))
+            part.with_durations(_scale_host(part.tasks.duration, part.is_device & part.on_device, factor))
             for part in found.parts
         )
         return replace(found, parts=tuple(parts))
@@ -108,12 +108,12 @@ def _without(graph: TaskGraph, paid: F64, overhead: float) -> I64:
     return np.where(paid > 0, left, duration)
 
 
-def _scaled(duration: I64, kept: Mask, factor: float) -> I64:
+def _scale_host(duration: I64, kept: Mask, factor: float) -> I64:
     return np.where(kept, duration, np.rint(duration * factor)).astype(np.int64)
 
 
 def _step_of(job: Job) -> float:
-    return float(simulate(coupled(job)).steps_ns.mean())
+    return float(simulate(couple(job)).steps_ns.mean())
 
 
 def _root(enough: Callable[[float], bool], low: float, high: float) -> float:
@@ -133,32 +133,32 @@ def _least(enough: Callable[[int], bool]) -> int:
     return high
 
 
-def _lacks(duration: I64, claimed: F64) -> bool:
+def _is_too_short(duration: I64, claimed: F64) -> bool:
     """Whether pieces are too short for what they would have to hold: so much cannot be the profiler's."""
     return float(np.minimum(duration, claimed).sum()) < (1 - SHORT) * float(claimed.sum())
 
 
-def _paid(graph: TaskGraph) -> F64:
+def _paid_costs(graph: TaskGraph) -> F64:
     """How much of the profiler's work is part of each task, in costs of an operator."""
     tasks = graph.tasks
-    own = np.flatnonzero(of_kinds(tasks, TaskKind.OPERATOR, TaskKind.CALL))
+    own = np.flatnonzero(are_of_kinds(tasks, TaskKind.OPERATOR, TaskKind.CALL))
     _, first = np.unique(tasks.row[own], return_index=True)
     _, last = np.unique(tasks.row[own][::-1], return_index=True)
     begins, ends = own[first], own[len(own) - 1 - last]
     share = np.where(tasks.kind[begins] == TaskKind.OPERATOR, OWN, 1.0)
     found: F64 = np.bincount(begins, share, minlength=len(graph)).astype(np.float64)
     for beside, piece in ((begins - 1, begins), (ends + 1, ends)):
-        found += _beside(graph, beside, piece, (1 - share) / 2)
+        found += _costs_beside(graph, beside, piece, (1 - share) / 2)
     for pieces in _range_ends(graph):
         found += np.bincount(pieces, minlength=len(graph)) * (RANGE / 2)
     return found
 
 
-def _beside(graph: TaskGraph, beside: Rows, own: Rows, costs: F64) -> F64:
+def _costs_beside(graph: TaskGraph, beside: Rows, own: Rows, costs: F64) -> F64:
     """Costs by task: those of the pieces beside events, or of the events themselves where the host has none there."""
     tasks = graph.tasks
     there = np.clip(beside, 0, len(graph) - 1)
-    host = of_kinds(tasks, TaskKind.OPERATOR, TaskKind.CALL, TaskKind.INPUT, TaskKind.GAP)
+    host = are_of_kinds(tasks, TaskKind.OPERATOR, TaskKind.CALL, TaskKind.INPUT, TaskKind.GAP)
     usable = (there == beside) & host[there] & (tasks.track[there] == tasks.track[own])
     return np.bincount(np.where(usable, there, own), costs, minlength=len(graph)).astype(np.float64)
 

@@ -28,9 +28,9 @@ ROUNDS = """
         result = run_test(curves, measurement)
         shown = measurement.remote.shown
         sides = RoundSide("base"), RoundSide("head")
-        rounds = Rounds(measurement.context, measurement.test, *sides, seed=1, profiled=True, shown=(shown, shown))
+        rounds = Rounds(measurement.context, measurement.test, *sides, seed=1, shown=(shown, shown))
         with measurement.as_failures():
-            made = [rounds.measure(number) for number in (1, 2)]
+            made = [rounds.measure(number, profiled=True) for number in (1, 2)]
         Path("rounds.json").write_text(json.dumps({
             "start": [each.start for each in made],
             "core": [each.core for each in made],

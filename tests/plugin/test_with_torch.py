@@ -248,7 +248,6 @@ TRAINED = """
 
 def test_the_exemplar_holds_the_memory_that_the_counted_pass_saw(project):
     """And names its modules: their ranges are no operators, though torch's fast ranges are written as such."""
-    from pytest_perfdl.analysis.events.launches import call_tree
     from pytest_perfdl.analysis.events.origins import module_paths
     from pytest_perfdl.analysis.overview.memory_timeline import memory_timeline
     from pytest_perfdl.baseline.text import parse
@@ -267,7 +266,7 @@ def test_the_exemplar_holds_the_memory_that_the_counted_pass_saw(project):
     assert host.base_bytes == metrics["static_memory"].values[0]
     grown = trace.memory.bytes[trace.memory.bytes > 0]
     assert (len(grown), grown.sum()) == (metrics["allocations"].values[0], metrics["alloc_bytes"].values[0])
-    assert set(module_paths(trace, call_tree(trace))[1]) == {f"Sequential{layer}" for layer in ("", ".0", ".1", ".2")}
+    assert set(module_paths(trace)[1]) == {f"Sequential{layer}" for layer in ("", ".0", ".1", ".2")}
     operators = [trace.name_of(row) for row in trace.rows(Category.CPU_OP).tolist()]
     assert metrics["ops"].values[0] == len(operators)
     assert not [name for name in operators if name.startswith("perfdl")]

@@ -24,7 +24,7 @@ def analyses(trace: Any) -> dict[str, measure.Work]:
 
     def idle() -> object:
         joined = launches(trace)
-        return device_accounts(trace, steps_of(trace, joined), joined)
+        return device_accounts(trace, steps_of(trace), joined)
 
     return {
         "busy and idle": lambda: device_figures(trace),

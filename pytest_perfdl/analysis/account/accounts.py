@@ -13,12 +13,12 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.transfers import copies
 from pytest_perfdl.analysis.events.communication import communication_kernels, covered, waits_for_collectives
-from pytest_perfdl.analysis.events.device_record import carried_over, device_steps
+from pytest_perfdl.analysis.events.device_record import carried_over
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
 from pytest_perfdl.analysis.events.launches import Launches, kernel_launch_rows, launches
 from pytest_perfdl.analysis.events.nesting import Ownership, ownership, threads_of
 from pytest_perfdl.analysis.events.operators import operator_args, operator_time
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.analysis.events.threads import (
     Thread,
     backward_rows,
@@ -73,7 +73,7 @@ def device_accounts(trace: Trace, steps: Steps, joined: Launches) -> tuple[Mappi
     pieces = _pieces(steps)
     within = [intervals.within(pieces.start, pieces.end) for intervals in (compute, kernels, busy)]
     busy_ns = np.diff(within, axis=0, prepend=0)
-    idle = idle_time(trace, steps, joined)
+    idle = idle_time(trace)
     columns = [
         *(_by_window(pieces.window, ns, len(steps.windows)) for ns in busy_ns),
         *(_by_window(idle.window, ns, len(steps.windows)) for ns in idle.by_cause.values()),
@@ -96,8 +96,9 @@ class IdleTime:
 
 
 @once
-def idle_time(trace: Trace, steps: Steps, joined: Launches) -> IdleTime:
+def idle_time(trace: Trace) -> IdleTime:
     """When nothing runs on any device, by cause: see `device_accounts`."""
+    steps, joined = steps_of(trace), launches(trace)
     idle = _idle(_pieces(steps), covered(trace, joined.device))
     call = _launching_call(trace, joined, idle.end)
     ends = np.array([window.end for window in steps.windows], dtype=np.int64)
@@ -369,11 +370,6 @@ class Integrity:
     other_operators: int
     """Operators in the steps that ran on threads that are neither the step's nor the autograd engine's."""
 
-    @property
-    def zero_duration_share(self) -> float:
-        """Share of the device events that have no duration, 0 to 1."""
-        return self.zero_duration / self.device_events if self.device_events else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class ProfileTables:
@@ -427,12 +423,12 @@ def profile_tables(trace: Trace) -> ProfileTables:
     `perfdl.setup` annotation is part of no step. A trace without any event yields zero steps.
     """
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     windows = steps.windows
     on_device = len(joined.device) > 0
     threads = operator_threads(trace, thread_of(windows[0])) if windows else []
     found = [thread_operators(trace, steps, thread) for thread in threads]
-    device_step = device_steps(trace, steps, joined)
+    device_step = device_steps(trace)
     accounts = device_accounts(trace, steps, joined) if on_device else host_accounts(trace, steps)
     idle = Counter[str]()
     for account in accounts:
@@ -529,7 +525,7 @@ def _integrity(
 ) -> Integrity:
     operators = trace.rows(Category.CPU_OP)
     in_steps = int(np.count_nonzero(steps.of_host_time(trace.start[operators]) >= 0))
-    carried = carried_over(trace, joined)
+    carried = carried_over(trace)
     if steps.windows:
         carried = carried | joined.linked & (trace.start[joined.call] < steps.windows[0].host_start)
     return Integrity(

@@ -23,7 +23,6 @@ from pytest_perfdl.analysis.account.accounts import (
     idle_time,
 )
 from pytest_perfdl.analysis.events.communication import communication_kernels, covered, waits_for_collectives
-from pytest_perfdl.analysis.events.device_record import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
 from pytest_perfdl.analysis.events.launches import (
     GRAPH_LAUNCH,
@@ -43,7 +42,7 @@ from pytest_perfdl.analysis.events.origins import (
     module_paths,
     source_lines,
 )
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.analysis.events.threads import (
     backward_rows,
     input_rows,
@@ -106,18 +105,18 @@ def labels(trace: Trace) -> Labels:
     own, around, paths = _paths(trace, tree, is_operator)
     call = operator_args(trace).call.copy()
     phase = _phases(trace, tree, is_operator)
-    operator = launching_operator(trace, tree, joined)[joined.device]
+    operator = launching_operator(trace)[joined.device]
     known = operator >= 0
     around[joined.device[known]] = own[operator[known]]
     call[joined.device[known]] = call[operator[known]]
     phase[joined.device[known]] = phase[operator[known]]
-    module, modules = module_paths(trace, tree)
+    module, modules = module_paths(trace)
     replayed = joined.device[joined.linked & trace.named(GRAPH_LAUNCH.search)[trace.name[joined.call]]]
     if len(replayed):
         module = module.copy()
         around[replayed] = call[replayed] = module[replayed] = -1
     node, nodes = _nodes(trace, replayed)
-    line, lines = source_lines(trace, tree)
+    line, lines = source_lines(trace)
     functions = Numbering[str]()
     frames = trace.category == Category.PYTHON_FUNCTION
     annotation = _annotations(trace, tree)
@@ -441,7 +440,7 @@ def device_parts(trace: Trace, steps: Steps, joined: Launches) -> StepParts:
     is_communication = communication_kernels(trace)
     is_kernel = trace.category == Category.KERNEL
     step = np.full(len(trace), -1, dtype=np.intp)
-    step[joined.device] = device_steps(trace, steps, joined)
+    step[joined.device] = device_steps(trace)
     rows = trace.device_rows()
     kinds = (
         (rows[is_kernel[rows] & ~is_communication[rows]], None),
@@ -452,7 +451,7 @@ def device_parts(trace: Trace, steps: Steps, joined: Launches) -> StepParts:
         launched = own[step[own] >= 0]
         ledger.add("kernel", name, launched, step[launched], busy=trace.duration[launched], count=1)
         _exposed(trace, steps, ledger, name, own, covered(trace, above) if above is not None else None)
-    found = idle_time(trace, steps, joined)
+    found = idle_time(trace)
     for name, ns in found.by_cause.items():
         some = np.flatnonzero(ns)
         ledger.add("idle", name, found.call[some], found.window[some], ns=ns[some])
@@ -549,7 +548,7 @@ def step_parts(trace: Trace) -> StepParts:
     without any event has no steps and no parts.
     """
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     if not steps.windows:
         nothing = np.zeros((0, 0), dtype=np.int64)
         return StepParts(False, np.zeros(0, dtype=np.int64), (), (), nothing, nothing, nothing)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pytest_perfdl.analysis.events.intervals import Steps
-from pytest_perfdl.analysis.events.launches import call_tree, launches
 from pytest_perfdl.analysis.events.nesting import innermost
 from pytest_perfdl.analysis.events.operators import operator_at
 from pytest_perfdl.analysis.events.origins import module_paths, source_lines
@@ -434,9 +433,8 @@ def _allocations(
 ) -> tuple[list[Allocation], list[tuple[int, int, int]], list[tuple[str, ...]]]:
     """The allocations of a device, what was freed that was there before, and the lines of each place."""
     memory = trace.memory
-    tree = call_tree(trace)
-    modules, paths = module_paths(trace, tree)
-    lines, texts = source_lines(trace, tree)
+    modules, paths = module_paths(trace)
+    lines, texts = source_lines(trace)
     nodes = backward_rows(trace)
     moments = memory.time[own], memory.pid[own], memory.tid[own]
     backward, optimizer, fetching = (
@@ -554,7 +552,7 @@ def memory_figures(trace: Trace) -> MemoryFigures | None:
     `peak_bytes` is what the device held when the step began: the running sum of `Bytes` starts there at 0, so
     memory from before the step that it frees makes room.
     """
-    steps = steps_of(trace, launches(trace))
+    steps = steps_of(trace)
     if len(trace.memory) == 0 or not steps.windows:
         return None
     devices = sorted(set(zip(trace.memory.device_type.tolist(), trace.memory.device_id.tolist(), strict=True)))

@@ -9,10 +9,9 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.events.communication import covered
-from pytest_perfdl.analysis.events.device_record import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, launches
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread, thread_of
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
@@ -77,9 +76,9 @@ def copies(trace: Trace) -> Copies:
     taken if the device event has none. A copy whose launch is not known belongs to the step in whose window it runs.
     """
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     is_copy = trace.category[joined.device] == Category.GPU_MEMCPY
-    step = device_steps(trace, steps, joined)[is_copy]
+    step = device_steps(trace)[is_copy]
     joined = joined.take(is_copy)
     sizes, kinds = _sizes(trace, joined), _kinds(trace, joined.device)
     totals = {kind: np.zeros(len(steps.windows), dtype=np.int64) for kind in ("h2d", "d2h", "d2d", "p2p")}
@@ -180,7 +179,7 @@ def input_pipeline(trace: Trace) -> InputFigures:
     A trace without ProfilerStep has one step over all its host work (see `step_windows`); one without events none.
     """
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     if not steps.windows:
         return InputFigures((), (), (), (), 0, 0)
     rows = on_thread(trace, input_rows(trace), thread_of(steps.windows[0]))

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pytest_perfdl.analysis.events.operators import shapes_text
 from pytest_perfdl.trace.model import Category, Rows, Trace, once
 
 # What an operator has to compute and to move at least, from the shapes and arguments that a trace records.
@@ -377,33 +378,25 @@ def _convolution_backward(call: OperatorCall) -> OperatorCost | None:
     return OperatorCost((for_data + for_weight) * forward, moved, gradient.dtype)
 
 
-def _attention(causal: int, *, mask: int | None = None) -> Model:
-    """Attention [..., s, d]: 2 (d + d_v) FLOPs for each pair of query and key that is not masked by causality."""
+def _attention(causal: int, *, mask: int | None = None, backward: bool = False) -> Model:
+    """Attention [..., s, d]: 2 (d + d_v) FLOPs for each pair of query and key that is not masked by causality.
+
+    The backward pass has five matrix products where the forward pass has two, as torch.utils.flop_counter counts them.
+    """
+    first = 1 if backward else 0
 
     def model(call: OperatorCall) -> OperatorCost | None:
-        query, key, value = call.tensor(0), call.tensor(1), call.tensor(2)
+        query, key, value = map(call.tensor, range(first, first + 3))
         pairs = _pairs(query, key, call.flag(causal))
         if query is None or value is None or pairs is None or not value.shape:
             return None
-        flops = 2 * pairs * (query.shape[-1] + value.shape[-1])
-        written = math.prod(query.shape[:-1]) * value.shape[-1] * size_of(query.dtype)
-        read = call.read(0, 1, 2) + (call.read(mask) if mask is not None else 0)
-        return OperatorCost(flops, read + written, query.dtype)
-
-    return model
-
-
-def _attention_backward(causal: int) -> Model:
-    """Five matrix products where the forward pass has two, as torch.utils.flop_counter counts them."""
-
-    def model(call: OperatorCall) -> OperatorCost | None:
-        query, key, value = call.tensor(1), call.tensor(2), call.tensor(3)
-        pairs = _pairs(query, key, call.flag(causal))
-        if query is None or value is None or pairs is None or not value.shape:
-            return None
-        flops = 2 * pairs * (3 * query.shape[-1] + 2 * value.shape[-1])
-        read = sum(tensor.bytes for tensor in call.tensors)
-        return OperatorCost(flops, read + call.read(1, 2, 3), query.dtype)
+        width, result = query.shape[-1], value.shape[-1]
+        if backward:
+            moved = sum(tensor.bytes for tensor in call.tensors) + call.read(1, 2, 3)
+            return OperatorCost(2 * pairs * (3 * width + 2 * result), moved, query.dtype)
+        moved = call.read(0, 1, 2, *(() if mask is None else (mask,)))
+        moved += math.prod(query.shape[:-1]) * result * size_of(query.dtype)
+        return OperatorCost(2 * pairs * (width + result), moved, query.dtype)
 
     return model
 
@@ -517,10 +510,10 @@ _MODELS: dict[str, Model] = {
     "_scaled_dot_product_efficient_attention": _attention(6, mask=3),
     "_scaled_dot_product_cudnn_attention": _attention(6, mask=3),
     "_scaled_dot_product_fused_attention_overrideable": _attention(5, mask=3),
-    "_scaled_dot_product_flash_attention_backward": _attention_backward(11),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward(7),
-    "_scaled_dot_product_efficient_attention_backward": _attention_backward(11),
-    "_scaled_dot_product_cudnn_attention_backward": _attention_backward(14),
+    "_scaled_dot_product_flash_attention_backward": _attention(11, backward=True),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention(7, backward=True),
+    "_scaled_dot_product_efficient_attention_backward": _attention(11, backward=True),
+    "_scaled_dot_product_cudnn_attention_backward": _attention(14, backward=True),
     **dict.fromkeys(_NORMS, _norm),
     **{name: _elementwise(name, 1) for name in _SAME},
     **{name: _elementwise(name, 2) for name in _PAIRS},
@@ -599,4 +592,4 @@ def _modeled(name: str, dims: bytes, types: bytes, strides: bytes, texts: bytes)
     cost = model(arguments)
     if cost is None:
         return None
-    return ModeledCall(name, b"".join(dims.split()).replace(b",", b", ").decode(errors="replace"), arguments, cost)
+    return ModeledCall(name, shapes_text(dims), arguments, cost)

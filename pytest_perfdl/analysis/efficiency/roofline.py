@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.analysis.efficiency.costs import ModeledCalls, OperatorCost, modeled_calls
-from pytest_perfdl.analysis.events.device_record import device_steps
-from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.launches import CallTree, call_tree, launches, launching_operator
-from pytest_perfdl.analysis.events.operators import operator_time
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.communication import covered
+from pytest_perfdl.analysis.events.launches import call_tree, launches, launching_operator
+from pytest_perfdl.analysis.events.operators import operator_self_ns
+from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import Bound, OperatorWork
-from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace, once
+from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace, device_properties, once
 
 # How close each operator comes to what its device could do at best.
 
@@ -135,8 +134,8 @@ class _Group:
         """Take the times and the costs of what was added."""
         on_device = len(trace.device_rows()) > 0
         events = np.array(self.events, dtype=np.intp)
-        self.spent = int((trace.duration if on_device else _self_times(trace))[events].sum())
-        self.measured = _covered(trace, events) if on_device else self.spent
+        self.spent = int((trace.duration if on_device else operator_self_ns(trace))[events].sum())
+        self.measured = covered(trace, events).length if on_device else self.spent
         calls = modeled_calls(trace).calls
         self.costs = [calls[number].cost for number in self.calls.values() if number >= 0]
 
@@ -168,10 +167,10 @@ def step_work(trace: Trace) -> tuple[OperatorWork, ...]:
     What lies outside of the steps, and their setup, is left out. Longest first.
     """
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     inside = np.zeros(len(trace), dtype=np.bool_)
     if len(joined.device):
-        inside[joined.device] = device_steps(trace, steps, joined) >= 0
+        inside[joined.device] = device_steps(trace) >= 0
     else:
         inside[:] = steps.of_host_time(trace.start) >= 0
     found = []
@@ -207,23 +206,25 @@ def _groups(trace: Trace) -> dict[_Key, _Group]:
     """What rows are made of, with its time."""
     modeled = modeled_calls(trace)
     keys = [_Key(call.name, call.shapes, call.cost.dtype) for call in modeled.calls]
-    tree = call_tree(trace)
-    caller = tree.outermost(modeled.number >= 0)
+    caller = call_tree(trace).outermost(modeled.number >= 0)
     on_device = len(trace.device_rows()) > 0
     groups: dict[_Key, _Group] = defaultdict(_Group)
     numbers = modeled.number.tolist()
     types = _types_inside(modeled, caller)
-    for event, operator, call, reason in _on_device(trace, tree, caller) if on_device else _on_host(trace, caller):
+    attributed = list(_on_device(trace, caller) if on_device else _on_host(trace, caller))
+    is_tf32 = trace.named(_TF32.search)
+    rounding = {call for event, _, call, _ in attributed if is_tf32[trace.name[event]]}
+    for event, operator, call, reason in attributed:
         if call >= 0:
             key = keys[numbers[call]]
-            groups[key._replace(dtype=types.get(call, key.dtype))].add(event, call, numbers[call])
+            dtype = types.get(call, key.dtype)
+            key = key._replace(dtype="tf32" if dtype == "float32" and call in rounding else dtype)
+            groups[key].add(event, call, numbers[call])
         else:
             name = "" if operator < 0 else trace.name_of(operator)
             has_model = operator >= 0 and modeled.has_model[trace.name[operator]]
             key = _Key(name, reason=reason or (NO_ARGUMENTS if has_model else NO_MODEL))
             groups[key].add(event, operator if operator >= 0 else event, -1)
-    if on_device:
-        groups = _with_tf32(trace, groups)
     for group in groups.values():
         group.measure(trace)
     return groups
@@ -267,9 +268,9 @@ _Attributed = Iterator[tuple[int, int, int, str]]
 """A row whose time is counted, the operator whose it is, its caller (the operator with a model, or -1), the reason."""
 
 
-def _on_device(trace: Trace, tree: CallTree, caller: Rows) -> _Attributed:
+def _on_device(trace: Trace, caller: Rows) -> _Attributed:
     device = trace.device_rows()
-    operator = launching_operator(trace, tree)[device]
+    operator = launching_operator(trace)[device]
     call = np.where(operator >= 0, caller[operator], -1)
     between = trace.named(_HOST_COPY.search)
     copies = between[trace.name[device]] & (trace.category[device] == Category.GPU_MEMCPY)
@@ -287,40 +288,9 @@ def _on_host(trace: Trace, caller: Rows) -> _Attributed:
     return ((row, row, call, "") for row, call in zip(rows.tolist(), caller[rows].tolist(), strict=True))
 
 
-def _with_tf32(trace: Trace, groups: dict[_Key, _Group]) -> dict[_Key, _Group]:
-    """The groups, those of float32 split by what their kernels tell about the arithmetic."""
-    is_tf32 = trace.named(_TF32.search)
-    found: dict[_Key, _Group] = defaultdict(_Group)
-    for key, group in groups.items():
-        rounding: set[int] = set()
-        if key.dtype == "float32":
-            owners = np.array(group.owners, dtype=np.intp)
-            rounding = set(owners[is_tf32[trace.name[group.events]]].tolist())
-        if not rounding:
-            found[key] = group
-            continue
-        for event, call in zip(group.events, group.owners, strict=True):
-            found[key._replace(dtype="tf32") if call in rounding else key].add(event, call, group.calls[call])
-    return found
-
-
-@once
-def _self_times(trace: Trace) -> I64:
-    """Nanoseconds on the host in each operator and in none inside it."""
-    time = np.zeros(len(trace), dtype=np.int64)
-    for rows, owned in operator_time(trace).values():
-        time[rows] = owned.self_time(len(rows))
-    return time
-
-
-def _covered(trace: Trace, rows: Rows) -> int:
-    return Intervals.union_of(trace.start[rows], trace.end[rows]).length
-
-
 def peaks_of(trace: Trace) -> Peaks | None:
     """The peaks of the first device that the trace names."""
-    devices = trace.metadata.get("deviceProperties")
-    names = [device.get("name") for device in devices if isinstance(device, dict)] if isinstance(devices, list) else []
+    names = (device.get("name") for device in device_properties(trace))
     return next((Peaks.of_device(name) for name in names if isinstance(name, str)), None)
 
 
@@ -332,28 +302,21 @@ class _Geometry(msgspec.Struct, gc=False):
     occupancy: float | str | None = msgspec.field(name="est. achieved occupancy %", default=None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LaunchGeometry:
-    """What kineto computed from each kernel's grid and block: columns of equal length, NaN where it is missing."""
-
-    rows: Rows
-    """Rows of all kernels, by start."""
-    blocks_per_sm: F64
-    """Blocks of the grid over the SMs of the device."""
-    occupancy: F64
-    """`est. achieved occupancy %`, 0 to 100: active warps over the SM's most, bounded by registers and memory."""
-
-
 @once
-def launch_geometry(trace: Trace) -> LaunchGeometry:
-    """Read the launch geometry of every kernel; CUDA traces have it, those of ROCm and XPU do not.
+def launch_geometry(trace: Trace) -> tuple[F64, F64]:
+    """What kineto computed from each kernel's grid and block: one value per row of the trace, NaN where it is missing.
 
-    Values that are no finite, non-negative number (kineto wrote `inf` where it did not know the number of SMs)
-    are missing.
+    *Blocks per SM*: blocks of the grid over the SMs of the device. *Occupancy*: `est. achieved occupancy %`, 0 to 100,
+    active warps over the SM's most, bounded by registers and memory. CUDA traces have both, those of ROCm and XPU do
+    not. Values that are no finite, non-negative number (kineto wrote `inf` where it did not know the number of SMs) are
+    missing.
     """
     rows = trace.rows(Category.KERNEL)
     found = trace.decode_args(rows, _Geometry)
-    return LaunchGeometry(rows, _numbers([args.blocks for args in found]), _numbers([args.occupancy for args in found]))
+    blocks, occupancy = np.full((2, len(trace)), np.nan)
+    blocks[rows] = _numbers([args.blocks for args in found])
+    occupancy[rows] = _numbers([args.occupancy for args in found])
+    return blocks, occupancy
 
 
 @once
@@ -367,9 +330,10 @@ def sm_efficiency_est(trace: Trace) -> float | None:
 
     As defined by PyTorch's TensorBoard plugin, "Est. SM Efficiency", which divides by the span of the steps instead.
     """
-    geometry = launch_geometry(trace)
-    has = ~np.isnan(geometry.blocks_per_sm)
-    rows, filled = geometry.rows[has], np.minimum(geometry.blocks_per_sm[has], 1.0)
+    blocks, _ = launch_geometry(trace)
+    rows = trace.rows(Category.KERNEL)
+    rows = rows[~np.isnan(blocks[rows])]
+    filled = np.minimum(blocks[rows], 1.0)
     device = trace.device_rows()
     if len(rows) == 0:
         return None
@@ -388,8 +352,8 @@ def occupancy_est(trace: Trace) -> float | None:
     It is a bound from registers, shared memory and block size, not a measurement. Kernels without the field are
     left out; `None` where none has it (ROCm) or none has a duration.
     """
-    geometry = launch_geometry(trace)
-    return weighted_mean(geometry.occupancy, trace.duration[geometry.rows])
+    rows = trace.rows(Category.KERNEL)
+    return weighted_mean(launch_geometry(trace)[1][rows], trace.duration[rows])
 
 
 def weighted_mean(values: F64, weights: I64) -> float | None:

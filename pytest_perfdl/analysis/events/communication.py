@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,12 +29,21 @@ _PLAIN = re.compile(r"at::native::")
 _LAST = np.iinfo(np.int64).max
 """After all events."""
 
-_EMPTY = (b"", b'""', b"null")
 
+class CollectiveArgs(msgspec.Struct, gc=False):
+    """Arguments of a collective's kernel, as kineto copies them from the `record_param_comms` that launched it."""
 
-class _Collective(msgspec.Struct, gc=False):
-    name: msgspec.Raw = msgspec.field(name="Collective name", default=msgspec.Raw(b""))
-    group: msgspec.Raw = msgspec.field(name="Process Group Name", default=msgspec.Raw(b""))
+    # Any: what one of them should not be must not cost the others.
+    kind: Any = msgspec.field(name="Collective name", default="")
+    group: Any = msgspec.field(name="Process Group Name", default="")
+    ranks: Any = msgspec.field(name="Process Group Ranks", default="")
+    sequence: Any = msgspec.field(name="Seq", default=-1)
+    into: Any = msgspec.field(name="In msg nelems", default=-1)
+    out: Any = msgspec.field(name="Out msg nelems", default=-1)
+    size: Any = msgspec.field(name="Group size", default=0)
+    dtype: Any = msgspec.field(name="dtype", default="")
+    source: Any = msgspec.field(name="Src Rank", default=-1)
+    target: Any = msgspec.field(name="Dst Rank", default=-1)
 
 
 @once
@@ -149,9 +159,9 @@ def _with_collective_arguments(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_
     place = np.argsort(rows)
     rows = rows[place]  # in the order of the file, in which their text lies together
     named = trace.raw_args.containing(rows, (b'"Collective name"', b'"Process Group Name"'))
-    known = trace.decode_args(rows[named], _Collective)
+    known = trace.decode_args(rows[named], CollectiveArgs)
     found = np.zeros(len(rows), dtype=bool)
-    found[place[named]] = [bytes(args.name) not in _EMPTY or bytes(args.group) not in _EMPTY for args in known]
+    found[place[named]] = [args.kind not in ("", None) or args.group not in ("", None) for args in known]
     return found
 
 
@@ -169,9 +179,7 @@ def _launched_by_collectives(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
     if len(parents) == 0 or len(rows) == 0:
         return found
     joined = launches(trace)
-    call_of = np.full(len(trace), -1, dtype=np.intp)
-    call_of[joined.device] = joined.call
-    call = call_of[rows]
+    call = joined.spread(joined.call, len(trace))[rows]
     asked = np.flatnonzero((call >= 0) & ~trace.named(_PLAIN.search)[trace.name[rows]])
     # An operator that matters runs while a collective does, which leaves few.
     near = covered(trace, parents)

@@ -1,4 +1,4 @@
-"""The record of a device: which step its events belong to, what is missing, and transfers without a kernel."""
+"""The record of a device: what is missing of it, whether its clock is the host's, and transfers without a kernel."""
 
 from __future__ import annotations
 
@@ -8,47 +8,30 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, UNSET, Launches, launch_calls
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, UNSET, launch_calls, launches, pair_codes
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.annotations import step_annotations
-from pytest_perfdl.trace.model import I64, Category, GraphNode, Rows, Trace, once
+from pytest_perfdl.trace.model import I64, Category, GraphNode, Rows, Trace, device_properties, once
 from pytest_perfdl.trace.times import TOGETHER_NS
 
-# Which step a device event belongs to, and which belong to none because they were launched before.
-
-
-@once
-def device_steps(trace: Trace, steps: Steps, joined: Launches) -> Rows:
-    """Index of the step that launched each device event of `joined`, -1 for none.
-
-    Where the launch is not known it is the step in whose window the event runs, unless it is `carried_over`.
-    """
-    starts = trace.start[joined.device]
-    step = steps.of_host_time(np.where(joined.linked, trace.start[joined.call], starts))
-    unlinked = ~joined.linked
-    step[unlinked] = steps.of_window_time(starts[unlinked])
-    step[carried_over(trace, joined)] = -1
-    return step
+# Streams, and which of their events belong to no step because they were launched before.
 
 
 def streams_of(trace: Trace, device: Rows) -> Rows:
     """Number of each device event's stream, counted from 0 over all devices: by device, then by stream."""
-    _, process = np.unique(trace.pid[device], return_inverse=True)
-    _, thread = np.unique(trace.tid[device], return_inverse=True)
-    both = process.astype(np.intp) * (int(thread.max(initial=0)) + 1) + thread
-    stream: Rows = np.unique(both, return_inverse=True)[1].astype(np.intp)
-    return stream
+    return np.unique(pair_codes(trace.pid[device], trace.tid[device]), return_inverse=True)[1]
 
 
 @once
-def carried_over(trace: Trace, joined: Launches) -> npt.NDArray[np.bool_]:
+def carried_over(trace: Trace) -> npt.NDArray[np.bool_]:
     """Unlinked device events ahead of the first linked one of their stream, in each recording of the file.
 
     A stream runs in the order of launches, so they were launched before profiling began. A recording of its own begins
     where the numbers of the steps do not go on. Of an event whose correlation was never set, and of one that was
     refused, it is not known.
     """
+    joined = launches(trace)
     rows, numbers = step_annotations(trace)
     again = np.flatnonzero(np.diff(numbers) != 1) + 1 if len(numbers) > 1 else np.zeros(0, dtype=np.intp)
     stream = streams_of(trace, joined.device)
@@ -118,14 +101,14 @@ class MissingWork:
 
 
 @once
-def missing_work(trace: Trace, joined: Launches) -> MissingWork:
+def missing_work(trace: Trace) -> MissingWork:
     """Compare launches with device events.
 
     Not missing: what is launched while a stream is captured; the nodes of a graph that is recorded as one event; a
     launch that has no event of its own where as many events that no launch owns begin after it (their correlation is
     unset or was refused, or they are in the middle of their stream).
     """
-    calls = launch_calls(trace, joined)
+    joined, calls = launches(trace), launch_calls(trace)
     row = calls.row
     expected = np.ones(len(row), dtype=np.int64)
     # What has no time of its own was put where its call begins (trace/times.py): it is as good as missing.
@@ -133,23 +116,24 @@ def missing_work(trace: Trace, joined: Launches) -> MissingWork:
     timeless = (trace.duration[device] == 0) & (trace.start[device] == trace.start[joined.call[joined.linked]])
     without = np.bincount(joined.call[joined.linked][timeless], minlength=len(trace))[row]
     missing = ((calls.events == 0) | (without == calls.events)).astype(np.int64)
-    _replays(trace, joined, row, calls.events, expected, missing)
+    _replays(trace, row, calls.events, expected, missing)
     captured = _captures(trace).contains(trace.start[row]) & (calls.events == 0)
     expected[captured] = missing[captured] = 0
     lost = np.flatnonzero(missing & (calls.events == 0))
     if len(lost):
-        missing[lost[_explained(trace, joined, trace.start[row[lost]])]] = 0
+        missing[lost[_explained(trace, trace.start[row[lost]])]] = 0
     moves = trace.matching(_MOVE.search, trace.launch_rows())
     moves = moves[~_captures(trace).contains(trace.start[moves])]
     owned = np.isin(moves, joined.call[joined.linked])
     return MissingWork(row, expected, missing, int(np.count_nonzero(~owned)))
 
 
-def _replays(trace: Trace, joined: Launches, row: Rows, events: I64, expected: I64, missing: I64) -> None:
+def _replays(trace: Trace, row: Rows, events: I64, expected: I64, missing: I64) -> None:
     """Of graphs, what a replay lacks that other replays of the graph have; in place."""
     graphs = np.flatnonzero(trace.named(GRAPH_LAUNCH.search)[trace.name[row]] & (events > 1))
     if len(graphs) < 2:
         return
+    joined = launches(trace)
     order = np.argsort(joined.call, kind="stable")
     first, last = (
         np.searchsorted(joined.call[order], row[graphs]),
@@ -183,9 +167,10 @@ def _captures(trace: Trace) -> Intervals:
     return Intervals.union_of(start, end[place])
 
 
-def _explained(trace: Trace, joined: Launches, called: I64) -> Rows:
+def _explained(trace: Trace, called: I64) -> Rows:
     """Which of the launches, by time, a kernel without a known launch may be of; each kernel is of one at most."""
-    loose = ~joined.linked & (trace.category[joined.device] == Category.KERNEL) & ~carried_over(trace, joined)
+    joined = launches(trace)
+    loose = ~joined.linked & (trace.category[joined.device] == Category.KERNEL) & ~carried_over(trace)
     starts = trace.start[joined.device[loose]].tolist()
     found, at = [], 0
     for place, time in enumerate(called.tolist()):
@@ -198,18 +183,15 @@ def _explained(trace: Trace, joined: Launches, called: I64) -> Rows:
     return np.array(found, dtype=np.intp)
 
 
-def unrecorded_device(trace: Trace, joined: Launches) -> str:
+def unrecorded_device(trace: Trace) -> str:
     """Why a trace without device events is not one of a CPU alone; empty if nothing says so, or it has some."""
-    if len(joined.device):
+    if len(trace.device_rows()):
         return ""
     count, name, of_device = unread_rows(trace)
     if of_device:
         return f"{plural(count, 'event')} without a category in the process {name!r}"
-    devices = trace.metadata.get("deviceProperties")
-    if isinstance(devices, list) and devices:
-        told = devices[0].get("name") if isinstance(devices[0], dict) else None
-        return f"the trace names a device ({told or 'without a name'})"
-    return ""
+    names = [device.get("name") or "without a name" for device in device_properties(trace)]
+    return f"the trace names a device ({names[0]})" if names else ""
 
 
 @once
@@ -226,13 +208,14 @@ def unread_rows(trace: Trace) -> tuple[int, str, bool]:
     return len(rows), names[int(trace.pid[rows[0]])] if names else "", False
 
 
-def clock_difference(trace: Trace, joined: Launches) -> int:
+def clock_difference(trace: Trace) -> int:
     """By how many nanoseconds the clock of a device is behind the host's (negative: ahead of it), at least; 0 if sane.
 
     *Ahead*: device events begin before the calls that launch them do. *Behind*: whatever begins after `_IDLE_NS` in
     which no device ran anything was launched over `DELAY_NS` before, or all streams go on after a call that waits for
     a device or a stream has returned. Of several devices the worst.
     """
+    joined = launches(trace)
     found, late, delays = [0], [], []
     # One device may wait for another.
     busy_until = np.maximum.accumulate(trace.end[joined.device])
@@ -271,11 +254,12 @@ def clock_difference(trace: Trace, joined: Launches) -> int:
     return worst if abs(worst) > _CLOCK_NOISE_NS else 0
 
 
-def stream_overlaps(trace: Trace, joined: Launches) -> tuple[int, int]:
+def stream_overlaps(trace: Trace) -> tuple[int, int]:
     """Device events that overlap the next launch's of their stream, and for how long together.
 
     Not nodes of one graph launch, nor the few microseconds of programmatic dependent launches (`TOGETHER_NS`).
     """
+    joined = launches(trace)
     stream = streams_of(trace, joined.device)
     rows = joined.device[np.argsort(stream, kind="stable")]
     same = np.diff(np.sort(stream, kind="stable")) == 0
@@ -291,9 +275,7 @@ def devices_of(trace: Trace) -> tuple[str, ...]:
     Where the file names none, by the vendor's runtime, as its calls tell it: "unnamed CUDA device".
     """
     used = np.unique(trace.pid[trace.device_rows()]).tolist()
-    listed = trace.metadata.get("deviceProperties")
-    listed = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-    names = {each.get("id", place): each.get("name") for place, each in enumerate(listed)}
+    names = {each.get("id", place): each.get("name") for place, each in enumerate(device_properties(trace))}
     calls = [trace.names[name] for name in np.unique(trace.name[trace.launch_rows()]).tolist()]
     vendor = next((f"{name} " for prefix, name in _VENDORS.items() if any(map(re.compile(prefix).match, calls))), "")
     only = names[min(names)] if len(names) == 1 else None

@@ -78,8 +78,12 @@ class Intervals:
         """Covered by this one and not by the other."""
         return self._select(other, inside=False)
 
+    def shifted(self, by: int) -> Intervals:
+        """The same at other times."""
+        return Intervals(self.start + by, self.end + by)
+
     def clip(self, start: int, end: int) -> Intervals:
-        """What lies in [start, end)."""
+        """What of it is in [start, end)."""
         return Intervals.union_of(np.maximum(self.start, start), np.minimum(self.end, end))
 
     def _select(self, other: Intervals, *, inside: bool) -> Intervals:
@@ -158,6 +162,21 @@ class Steps:
         return {group: found[group] for group in order}
 
     @property
+    def starts(self) -> I64:
+        """Start of each window."""
+        return np.array([window.start for window in self.windows], dtype=np.int64)
+
+    @property
+    def ends(self) -> I64:
+        """End of each window."""
+        return np.array([window.end for window in self.windows], dtype=np.int64)
+
+    @property
+    def time(self) -> Intervals:
+        """The time of all windows, without the setup."""
+        return Intervals.union_of(self.starts, self.ends).difference(self.setup)
+
+    @property
     def host(self) -> Intervals:
         """The time of the steps on the host: their annotations without the setup."""
         starts = np.array([window.host_start for window in self.windows], dtype=np.int64)
@@ -183,9 +202,7 @@ class Steps:
 
     def of_window_time(self, time: I64) -> Rows:
         """Index of the step whose window holds each moment, -1 for none."""
-        starts = np.array([window.start for window in self.windows], dtype=np.int64)
-        index = np.searchsorted(starts, time, side="right") - 1
-        ends = np.array([window.end for window in self.windows], dtype=np.int64)
+        index = np.searchsorted(self.starts, time, side="right") - 1
         if len(index) and self.windows:
-            index[(time >= ends[index]) | self.setup.contains(time)] = -1
+            index[(time >= self.ends[index]) | self.setup.contains(time)] = -1
         return index

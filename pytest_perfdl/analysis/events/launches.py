@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.analysis.events.nesting import Mask, by_level, nest, nesting_order
+from pytest_perfdl.trace.arrays import Lookup, groups
 from pytest_perfdl.trace.model import I32, I64, LAUNCH_CATEGORIES, Category, Rows, Trace, once
 
 # Which call of the host launched a device event: joined on `correlation`, never on flow arrows.
@@ -46,6 +47,12 @@ class Launches:
     def linked(self) -> npt.NDArray[np.bool_]:
         """Whether the launching call is known."""
         return self.call >= 0
+
+    def spread(self, values: Rows, length: int) -> Rows:
+        """Values of the device events as a column over the rows of the trace, -1 for all others."""
+        column = np.full(length, -1, dtype=np.intp)
+        column[self.device] = values
+        return column
 
     def take(self, which: npt.NDArray[np.bool_]) -> Launches:
         """Some of the device events."""
@@ -195,8 +202,9 @@ class LaunchCalls:
 
 
 @once
-def launch_calls(trace: Trace, joined: Launches) -> LaunchCalls:
+def launch_calls(trace: Trace) -> LaunchCalls:
     """Every launch once: a driver call inside a runtime call that launches is the same launch."""
+    joined = launches(trace)
     rows = trace.matching(_LAUNCH.search, trace.launch_rows())
     events = np.bincount(joined.call[joined.linked], minlength=len(trace))[rows] if len(rows) else np.zeros(0, np.int64)
     outer = np.arange(len(rows))
@@ -221,7 +229,7 @@ def launch_calls(trace: Trace, joined: Launches) -> LaunchCalls:
 
 def kernel_launch_rows(trace: Trace) -> Rows:
     """Rows of the calls that launch a kernel or a graph, each launch once, ordered as `Trace.rows`."""
-    return launch_calls(trace, launches(trace)).row
+    return launch_calls(trace).row
 
 
 # The call tree of the host: which operator, annotation, Python frame or runtime call runs inside which.
@@ -246,15 +254,6 @@ class CallTree:
     """
     levels: tuple[Rows, ...]
     """Rows that have a parent, those of one depth after the other."""
-
-    def ancestors(self, row: int) -> Rows:
-        """Rows around one row, the innermost first."""
-        found = []
-        above = int(self.parent[row])
-        while above >= 0:
-            found.append(above)
-            above = int(self.parent[above])
-        return np.array(found, dtype=np.intp)
 
     def children(self) -> tuple[Rows, Rows]:
         """Children grouped by parent: those of row r are `rows[first[r] : first[r + 1]]`, in file order."""
@@ -316,19 +315,18 @@ def pair_codes(first: I64, second: I64) -> Rows:
 
 
 @once
-def launching_operator(trace: Trace, tree: CallTree, joined: Launches | None = None) -> Rows:
+def launching_operator(trace: Trace) -> Rows:
     """For each row that is a device event the row of the operator that launched it; -1 for all others.
 
     It is the innermost operator around the launching call, on the call's thread. Where the trace lacks the call, it
-    is the operator that has the event's `External id`, unless it started after the event. `joined` are the
-    trace's `launches`, if the caller has them.
+    is the operator that has the event's `External id`, unless it started after the event.
     """
-    joined = joined or launches(trace)
+    joined = launches(trace)
     is_operator = trace.category == Category.CPU_OP
     found = np.full(len(trace), -1, dtype=np.intp)
     linked = joined.linked
     if linked.any():
-        found[joined.device[linked]] = tree.nearest(is_operator)[joined.call[linked]]
+        found[joined.device[linked]] = call_tree(trace).nearest(is_operator)[joined.call[linked]]
     alone = joined.device[~linked]
     if len(alone):
         found[alone] = _by_external_id(trace, np.flatnonzero(is_operator), alone)
@@ -337,21 +335,13 @@ def launching_operator(trace: Trace, tree: CallTree, joined: Launches | None = N
 
 def _by_external_id(trace: Trace, operators: Rows, device: Rows) -> Rows:
     wanted = trace.external_ids(device)
-    found = np.full(len(device), -1, dtype=np.intp)
-    if len(operators) and (wanted > 0).any():
-        keys, first = np.unique(trace.external_ids(operators), return_index=True)
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        match = np.flatnonzero((keys[place] == wanted) & (wanted > 0))
-        operator = operators[first[place[match]]]
-        known = trace.start[operator] <= trace.start[device[match]]
-        found[match[known]] = operator[known]
-    return found
+    if not len(operators) or not (wanted > 0).any():
+        return np.full(len(device), -1, dtype=np.intp)
+    found = Lookup(trace.external_ids(operators), operators).find(wanted)
+    return np.where((wanted > 0) & (trace.start[found] <= trace.start[device]), found, -1)
 
 
 def by_thread(trace: Trace, rows: Rows) -> Iterator[Rows]:
     """The given rows of each thread, in the order in which a parent comes before its children."""
-    thread = pair_codes(trace.pid[rows], trace.tid[rows])
-    order = np.argsort(thread, kind="stable")
-    bounds = np.flatnonzero(np.diff(thread[order])) + 1
-    for own in np.split(rows[order], bounds) if len(rows) else []:
-        yield own[nesting_order(trace.start[own], trace.start[own] + trace.duration[own])]
+    for own in (rows[own] for own in groups(trace.pid[rows], trace.tid[rows])):
+        yield own[nesting_order(trace.start[own], trace.end[own])]

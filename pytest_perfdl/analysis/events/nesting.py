@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.trace.arrays import sorted_by
+from pytest_perfdl.trace.arrays import groups, sorted_by
 from pytest_perfdl.trace.model import I32, I64, Rows, Trace
 
 # How the events of one thread nest: parents by stack discipline, and who owns which moment of the thread.
@@ -98,6 +98,12 @@ def ownership(start: I64, end: I64) -> Ownership:
         cut, owner = np.insert(cut, place, instants), np.insert(owner, place, owner[place - 1])
     pieces = np.flatnonzero(owner >= 0)
     return Ownership(cut[pieces], cut[pieces + 1], owner[pieces], len(forest.bled))
+
+
+def row_ownership(trace: Trace, rows: Rows) -> Ownership:
+    """The same of rows of one thread, ordered as in `Trace.rows`; owners are rows of the trace."""
+    owned = ownership(trace.start[rows], trace.end[rows])
+    return replace(owned, owner=rows[owned.owner])
 
 
 def by_level(depth: npt.NDArray[np.signedinteger]) -> tuple[Rows, Rows]:
@@ -222,11 +228,8 @@ def _one_by_one(start: I64, end: I64) -> Nest:
 
 def threads_of(pid: I64, tid: I64) -> Iterator[tuple[int, int, Rows]]:
     """Each distinct process and thread of two columns, with its positions in ascending order."""
-    order = np.lexsort((tid, pid))
-    cuts = np.flatnonzero((np.diff(pid[order]) != 0) | (np.diff(tid[order]) != 0)) + 1
-    for own in np.split(order, cuts):
-        if len(own):
-            yield int(pid[own[0]]), int(tid[own[0]]), own
+    for own in groups(pid, tid):
+        yield int(pid[own[0]]), int(tid[own[0]]), own
 
 
 def innermost(trace: Trace, rows: Rows, time: I64, pid: I64, tid: I64) -> Rows:
@@ -244,8 +247,6 @@ def innermost(trace: Trace, rows: Rows, time: I64, pid: I64, tid: I64) -> Rows:
     found = np.full(len(time), -1, dtype=np.intp)
     for process, thread, asked in threads_of(pid, tid):
         own = rows[(trace.pid[rows] == process) & (trace.tid[rows] == thread)]
-        if len(own) == 0:
-            continue
-        place = ownership(trace.start[own], trace.end[own]).at(time[asked])
-        found[asked] = np.where(place >= 0, own[place], -1)
+        if len(own):
+            found[asked] = row_ownership(trace, own).at(time[asked])
     return found

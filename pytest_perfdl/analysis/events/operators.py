@@ -56,8 +56,13 @@ class OperatorArgs:
     """`Call stack`."""
 
     def shapes(self, call: int) -> str:
-        """Shapes of an entry of `calls`, with one space behind each comma, however the file has it."""
-        return b"".join(self.calls[call][1].split()).replace(b",", b", ").decode(errors="replace")
+        """Shapes of an entry of `calls`."""
+        return shapes_text(self.calls[call][1])
+
+
+def shapes_text(dims: bytes) -> str:
+    """`Input Dims` as text with one space behind each comma, however the file has them."""
+    return b"".join(dims.split()).replace(b",", b", ").decode(errors="replace")
 
 
 @once
@@ -102,6 +107,15 @@ def operator_time(trace: Trace) -> Mapping[tuple[int, int], tuple[Rows, Ownershi
     return found
 
 
+@once
+def operator_self_ns(trace: Trace) -> I64:
+    """For each row of the trace nanoseconds in this operator and in none inside it; 0 for what is no operator."""
+    time = np.zeros(len(trace), dtype=np.int64)
+    for rows, owned in operator_time(trace).values():
+        time[rows] = owned.self_time(len(rows))
+    return time
+
+
 def operator_at(trace: Trace, time: I64, pid: I64, tid: I64) -> Rows:
     """Row of the operator that was innermost at each moment on its thread, -1 where none was open."""
     found = np.full(len(time), -1, dtype=np.intp)
@@ -127,36 +141,13 @@ FEW = 3
 """Fewer than this are no pattern."""
 
 
-@dataclass(frozen=True, slots=True)
-class DoubledOperators:
-    """Counts over a whole trace."""
-
-    equal: int
-    """Operators directly inside an operator of equal name and input shapes."""
-    others: int
-    """All other operators, without `DISPATCHERS`."""
-    dispatchers: int
-    """Entries of `DISPATCHERS`."""
-
-    @property
-    def line(self) -> str:
-        """What a reader must know of counts of operators; empty unless many are doubled."""
-        if self.equal < max(FEW, LARGE_SHARE * self.others):
-            return ""
-        marks = f", and {self.dispatchers} more only mark a dispatch" if self.dispatchers else ""
-        return (
-            f"{self.equal} of {self.others} operators contain an equal operator{marks}: counts of operators may be "
-            "twice the real ones (a dispatch mode, or tensor subclasses such as DTensor)"
-        )
-
-
 @once
-def doubled_operators(trace: Trace) -> DoubledOperators:
-    """Count operators that contain an equal operator, with at most an entry of `DISPATCHERS` between the two.
+def doubled_operators(trace: Trace) -> str:
+    """What a reader must know of counts of operators where many contain an equal one; empty where few do.
 
-    Under a `TorchDispatchMode`, and on tensor subclasses, torch records an operator when it is called, and again when
-    the mode or subclass calls it (https://github.com/pytorch/pytorch/issues/195746). Where shapes were not recorded,
-    names alone must be equal.
+    At most an entry of `DISPATCHERS` is between the two, which is none of the operators. Under a `TorchDispatchMode`,
+    and on tensor subclasses, torch records an operator when it is called, and again when the mode or subclass calls it
+    (https://github.com/pytorch/pytorch/issues/195746). Where shapes were not recorded, names alone must be equal.
     """
     is_mark = trace.named(DISPATCHERS.__contains__)
     call = operator_args(trace).call
@@ -167,4 +158,10 @@ def doubled_operators(trace: Trace) -> DoubledOperators:
         equal += int(np.count_nonzero((parent >= 0) & (calls == calls[parent])))
         operators += len(own)
         marks += len(rows) - len(own)
-    return DoubledOperators(equal, operators - equal, marks)
+    if equal < max(FEW, LARGE_SHARE * (operators - equal)):
+        return ""
+    marked = f", and {marks} more only mark a dispatch" if marks else ""
+    return (
+        f"{equal} of {operators - equal} operators contain an equal operator{marked}: counts of operators may be twice "
+        "the real ones (a dispatch mode, or tensor subclasses such as DTensor)"
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
-from pytest_perfdl.analysis.events.launches import CallTree, launches, launching_operator, pair_codes
+from pytest_perfdl.analysis.events.launches import CallTree, call_tree, launches, launching_operator, pair_codes
 from pytest_perfdl.analysis.events.operators import operator_args
 from pytest_perfdl.analysis.events.threads import AUTOGRAD
 from pytest_perfdl.trace.annotations import MODULE
@@ -93,7 +94,7 @@ def _last_before(asked: Rows, at: I64, offered: Rows, started: I64, rows: Rows) 
 # What a row has by itself, handed down the call tree, over the autograd engine and to the device.
 
 
-def inherited(trace: Trace, tree: CallTree, own: I32) -> I32:
+def inherited(trace: Trace, own: I32) -> I32:
     """For each row the value, at least 0, of the nearest of itself and its ancestors that has one; -1 for none.
 
     A backward operator without a value of its own takes that of its forward operator (see `forward_of`), and what
@@ -103,6 +104,7 @@ def inherited(trace: Trace, tree: CallTree, own: I32) -> I32:
     """
     if not (own >= 0).any():
         return own
+    tree = call_tree(trace)
     value = _handed_down(tree, own)
     forward = forward_of(trace)
     backward = np.flatnonzero((forward >= 0) & (own < 0))
@@ -112,7 +114,7 @@ def inherited(trace: Trace, tree: CallTree, own: I32) -> I32:
         given[backward] = value[forward[backward]]
         value = _handed_down(tree, given)
     joined = launches(trace)
-    operator = launching_operator(trace, tree, joined)[joined.device]
+    operator = launching_operator(trace)[joined.device]
     source = np.where(joined.linked, joined.call, operator)
     value[joined.device] = np.where(source >= 0, value[source], -1)
     return value
@@ -134,7 +136,7 @@ _LEVEL = re.compile(r"([^.()]+)\(([^()]*)\)")
 
 
 @once
-def module_paths(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
+def module_paths(trace: Trace) -> tuple[I32, tuple[str, ...]]:
     """The module of each row as an index into the paths, -1 for none; and the paths.
 
     A path names modules from the outermost to the innermost, joined by ".". It comes from our own ranges around
@@ -147,9 +149,10 @@ def module_paths(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
     paths: dict[str, int] = {}
     own = np.full(len(trace), -1, dtype=np.int32)
     if not _from_ranges(trace, own, paths):
-        _from_frames(trace, tree, own, paths)
-        _from_hierarchies(trace, own, paths)
-    return inherited(trace, tree, own), tuple(paths)
+        _from_frames(trace, own, paths)
+        args = operator_args(trace)
+        _from_texts(own, args.hierarchy, [_path(text) for text in args.hierarchies], paths)
+    return inherited(trace, own), tuple(paths)
 
 
 def parent_path(path: str) -> str:
@@ -171,7 +174,8 @@ def _from_ranges(trace: Trace, own: I32, paths: dict[str, int]) -> bool:
     return bool(len(rows))
 
 
-def _from_frames(trace: Trace, tree: CallTree, own: I32, paths: dict[str, int]) -> None:
+def _from_frames(trace: Trace, own: I32, paths: dict[str, int]) -> None:
+    tree = call_tree(trace)
     named = trace.named(lambda name: name.startswith(MODULE_FRAME))
     is_frame = (trace.category == Category.PYTHON_FUNCTION) & named[trace.name]
     frames = np.flatnonzero(is_frame)
@@ -185,13 +189,12 @@ def _from_frames(trace: Trace, tree: CallTree, own: I32, paths: dict[str, int]) 
         own[row] = paths.setdefault(path, len(paths))
 
 
-def _from_hierarchies(trace: Trace, own: I32, paths: dict[str, int]) -> None:
-    args = operator_args(trace)
-    spelt = [_path(text) for text in args.hierarchies]
-    index = np.array([paths.setdefault(path, len(paths)) if path else -1 for path in spelt], dtype=np.int32)
-    rows = np.flatnonzero(args.hierarchy >= 0)
-    rows = rows[index[args.hierarchy[rows]] >= 0]
-    own[rows] = index[args.hierarchy[rows]]
+def _from_texts(own: I32, column: I32, named: Sequence[str | None], known: dict[str, int]) -> None:
+    """What operators' own arguments say; `column` has the index into `named` of each row, -1 for none."""
+    index = np.array([known.setdefault(name, len(known)) if name else -1 for name in named], dtype=np.int32)
+    rows = np.flatnonzero(column >= 0)
+    rows = rows[index[column[rows]] >= 0]
+    own[rows] = index[column[rows]]
 
 
 def _path(hierarchy: str) -> str:
@@ -237,7 +240,7 @@ _INLINED = ("): <listcomp>", "): <dictcomp>", "): <setcomp>")
 
 
 @once
-def source_lines(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
+def source_lines(trace: Trace) -> tuple[I32, tuple[str, ...]]:
     """The source line of each row as an index into the lines, -1 for none; and the lines, "train.py(12): step".
 
     It is the innermost Python frame around an event that is the user's code (see `is_user_code`), named as the
@@ -253,8 +256,10 @@ def source_lines(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
         user[name] = is_user_code(trace.names[name])
     for row in frames[user[trace.name[frames]]].tolist():
         own[row] = lines.setdefault(trace.name_of(row), len(lines))
-    _from_stacks(trace, own, lines)
-    return inherited(trace, tree, own), tuple(lines)
+    args = operator_args(trace)
+    innermost = [next(filter(is_user_code, map(str.strip, text.split(";"))), None) for text in args.stacks]
+    _from_texts(own, args.stack, innermost, lines)
+    return inherited(trace, own), tuple(lines)
 
 
 def is_user_code(frame: str) -> bool:
@@ -290,12 +295,3 @@ def is_comprehension(frame: str) -> bool:
     (True, False)
     """
     return frame.endswith(_INLINED)
-
-
-def _from_stacks(trace: Trace, own: I32, lines: dict[str, int]) -> None:
-    args = operator_args(trace)
-    frames = [next(filter(is_user_code, map(str.strip, text.split(";"))), None) for text in args.stacks]
-    index = np.array([-1 if frame is None else lines.setdefault(frame, len(lines)) for frame in frames], dtype=np.int32)
-    rows = np.flatnonzero(args.stack >= 0)
-    rows = rows[index[args.stack[rows]] >= 0]
-    own[rows] = index[args.stack[rows]]

@@ -7,12 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.launches import Launches, launch_calls
-from pytest_perfdl.analysis.events.threads import input_rows, operator_threads
+from pytest_perfdl.analysis.events.launches import launch_calls
+from pytest_perfdl.analysis.events.threads import input_rows, on_thread, operator_threads
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_percent, plural
 from pytest_perfdl.trace.annotations import NUMBER, nested_annotations, step_annotations, step_groups
@@ -90,9 +91,9 @@ class StepList:
         for column in (self.number, self.start, self.end):
             column.pop()
 
-    def note(self, level: str, code: str, message: str) -> None:
+    def note(self, level: Literal["note", "invalid"], code: str, message: str) -> None:
         """Say something that leaves no step out."""
-        self.findings.append(Finding("invalid" if level == "invalid" else "note", code, message))
+        self.findings.append(Finding(level, code, message))
 
     def named(self, indices: Sequence[int]) -> str:
         """Steps by their numbers: "step 3", "steps 2 to 5 and 9", "all 6 steps"."""
@@ -111,7 +112,7 @@ class StepList:
         return f"{what} {', '.join(first)} and {last}" if first else f"{what} {last}"
 
 
-def step_list(trace: Trace, joined: Launches, *, complete: bool = False) -> StepList:
+def step_list(trace: Trace, *, complete: bool = False) -> StepList:
     """The annotations that are steps, `ProfilerStep#N` or by another name (`Trace.step_name`); empty without any.
 
     Left out are: a last annotation in which nothing runs, after one in which something did, and under a tenth as long
@@ -135,7 +136,7 @@ def step_list(trace: Trace, joined: Launches, *, complete: bool = False) -> Step
         found.start.append(begin)
         found.end.append(until)
     if trace.step_name is None:
-        _without_rest(trace, joined, found)
+        _without_rest(trace, found)
     else:
         found.names = dict(zip(numbers, (trace.name_of(row) for row in rows.tolist()), strict=True))
         _named(trace, rows, found)
@@ -149,7 +150,7 @@ def step_list(trace: Trace, joined: Launches, *, complete: bool = False) -> Step
         # What runs between ranges that somebody named is not what these are about.
         _lost(trace, found, complete=complete)
     if not complete:
-        _ends(trace, joined, found)
+        _ends(trace, found)
     return found
 
 
@@ -218,9 +219,7 @@ def _overlapping(found: StepList) -> None:
 def _lost(trace: Trace, found: StepList, *, complete: bool) -> None:
     """Say which numbers are missing although their operators are there: these are in no step."""
     ended = []
-    work = trace.rows(Category.CPU_OP)
-    work = work[(trace.pid[work] == found.thread[0]) & (trace.tid[work] == found.thread[1])]
-    start = trace.start[work]
+    start = trace.start[on_thread(trace, trace.rows(Category.CPU_OP), found.thread)]
     inside = [int(np.diff(np.searchsorted(start, step))[0]) for step in zip(found.start, found.end, strict=True)]
     for index, after in itertools.pairwise(range(len(found))):
         missing = range(found.number[index] + 1, found.number[after])
@@ -242,15 +241,15 @@ def _lost(trace: Trace, found: StepList, *, complete: bool) -> None:
         )
 
 
-def _without_rest(trace: Trace, joined: Launches, found: StepList) -> None:
+def _without_rest(trace: Trace, found: StepList) -> None:
     """Take away a last annotation that is only what was left to record when the profiler was stopped."""
     length = [end - start for start, end in zip(found.start, found.end, strict=True)]
     if len(found) < 2 or length[-1] * 10 > min(length[:-1]):
         return
-    work = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
-    own = (trace.pid[work] == found.thread[0]) & (trace.tid[work] == found.thread[1])
-    before = np.count_nonzero((trace.start[work[own]] >= found.start[-2]) & (trace.start[work[own]] < found.end[-2]))
-    if np.count_nonzero(trace.start[work[own]] >= found.end[-1]) > LOST_SHARE * before:
+    work = _work(trace)
+    own = trace.start[on_thread(trace, work, found.thread)]
+    before = np.count_nonzero((own >= found.start[-2]) & (own < found.end[-2]))
+    if np.count_nonzero(own >= found.end[-1]) > LOST_SHARE * before:
         return
     runs = [((trace.end[work] > found.start[at]) & (trace.start[work] < found.end[at])).any() for at in (-2, -1)]
     if runs[0] and not runs[1]:
@@ -293,19 +292,19 @@ def _kinds(trace: Trace, found: StepList) -> list[str]:
     return [", ".join(part for _, part in row) for row in zip(*told, strict=True)] or [""] * len(names)
 
 
-def _ends(trace: Trace, joined: Launches, found: StepList) -> None:
+def _ends(trace: Trace, found: StepList) -> None:
     """Compare what the first and the last step run with what the others do that are to do the same."""
     kept = found.kept
     if len(kept) < 2:
         return
     if trace.step_name is None:
-        _fragment(_operators(trace, joined, found, kept), found, kept)
+        _fragment(_operators(trace, found, kept), found, kept)
         kept = found.kept
     kinds = _kinds(trace, found)
     for kind in dict.fromkeys((kinds[kept[0]], kinds[kept[-1]])):
         alike = [index for index in kept if kinds[index] == kind]
         if len(alike) > 1:
-            _ends_of(_operators(trace, joined, found, alike), found, alike, (kept[0], kept[-1]))
+            _ends_of(_operators(trace, found, alike), found, alike, (kept[0], kept[-1]))
 
 
 def _fragment(runs: Sequence[Counter[int]], found: StepList, kept: Sequence[int]) -> None:
@@ -356,9 +355,9 @@ def _is_part(own: Counter[int], runs: Sequence[Counter[int]]) -> bool:
     return any(not (own - other) and own.total() < (1 - ALIKE) * other.total() for other in runs)
 
 
-def _operators(trace: Trace, joined: Launches, found: StepList, kept: Sequence[int]) -> list[Counter[int]]:
+def _operators(trace: Trace, found: StepList, kept: Sequence[int]) -> list[Counter[int]]:
     """How many operators and launches of each name begin in each step, outside of the input."""
-    rows = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
+    rows = _work(trace)
     waits = input_rows(trace)
     inputs = Intervals.union_of(trace.start[waits], trace.end[waits])
     # Other threads than those of the step, such as one that saves a checkpoint, have a time of their own.
@@ -366,14 +365,13 @@ def _operators(trace: Trace, joined: Launches, found: StepList, kept: Sequence[i
     rows = rows[(trace.pid[rows] == found.thread[0]) & np.isin(trace.tid[rows], own)]
     rows = rows[~inputs.contains(trace.start[rows])]
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    start = trace.start[rows]
-    return [Counter(trace.name[own].tolist()) for own in _cut(rows, start, found, kept)]
+    bounds = [np.searchsorted(trace.start[rows], (found.start[index], found.end[index])) for index in kept]
+    return [Counter(trace.name[rows[first:last]].tolist()) for first, last in bounds]
 
 
-def _cut(rows: Rows, start: np.typing.NDArray[np.int64], found: StepList, kept: Sequence[int]) -> Iterator[Rows]:
-    for index in kept:
-        first, last = np.searchsorted(start, (found.start[index], found.end[index]))
-        yield rows[first:last]
+def _work(trace: Trace) -> Rows:
+    """Operators and launches of all threads; both come by start."""
+    return np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace).row))
 
 
 # What in a trace looks like steps though no annotation says so: ranges of one name, and equal repetitions.
@@ -395,13 +393,13 @@ _CANDIDATES = 8
 """Names of operators, occurrences of each, and series of annotations that are looked at."""
 
 
-def step_like(trace: Trace, joined: Launches) -> tuple[int, str]:
+def step_like(trace: Trace) -> tuple[int, str]:
     """How many annotations look like steps, and the pattern for their names; 0 for none.
 
     They are at least `LEAST` of one thread, whose names differ in numbers at most, one after the other, with at least
     `WORK_SHARE` of the operators and launches of the process inside; of several names those with most of it inside.
     """
-    work = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
+    work = _work(trace)
     begins, pids = trace.start[work], trace.pid[work]
     best: tuple[int, str] = (0, "")
     most = WORK_SHARE
@@ -455,13 +453,12 @@ def _pattern(trace: Trace, rows: Rows) -> str:
     return ""
 
 
-def repetitions(trace: Trace, joined: Launches, thread: tuple[int, int], start: int, end: int) -> tuple[int, int]:
+def repetitions(trace: Trace, thread: tuple[int, int], start: int, end: int) -> tuple[int, int]:
     """Operators and launches of one repetition of a thread's work from `start` to `end`, and how often; 0 for none.
 
     All repetitions run the same, one after the other, and are at least `LOOP_SHARE` of it.
     """
-    rows = np.concatenate((trace.rows(Category.CPU_OP), launch_calls(trace, joined).row))
-    rows = rows[(trace.pid[rows] == thread[0]) & (trace.tid[rows] == thread[1])]
+    rows = on_thread(trace, _work(trace), thread)
     rows = rows[(trace.start[rows] >= start) & (trace.start[rows] < end)]
     count = len(rows)
     if count < LEAST_EVENTS:

@@ -20,12 +20,13 @@ from pytest_perfdl.analysis.events.device_record import (
     unrecorded_device,
 )
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps, StepWindow
-from pytest_perfdl.analysis.events.launches import UNSET, Launches, launches
+from pytest_perfdl.analysis.events.launches import UNSET, launches
 from pytest_perfdl.analysis.events.nesting import threads_of
 from pytest_perfdl.analysis.events.step_list import StepList, repetitions, step_like, step_list
+from pytest_perfdl.analysis.events.threads import on_thread
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.trace.annotations import SETUP, step_groups
-from pytest_perfdl.trace.model import Category, Trace, once, remember
+from pytest_perfdl.trace.model import Category, Rows, Trace, once, remember
 
 FEW_LAUNCHES = 5
 """Launches that all other steps must have for one without any to have lost them."""
@@ -59,24 +60,39 @@ def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
     `MISSING_SHARE` of the device work is missing (`missing_work`) or that follow one whose end is, and all where the
     clocks of host and device differ by as much of a step.
     """
-    return steps_of(trace, launches(trace)).windows
+    return steps_of(trace).windows
 
 
 @once
-def steps_of(trace: Trace, joined: Launches) -> Steps:
+def steps_of(trace: Trace) -> Steps:
     """The steps as `step_windows` defines them, ready to be asked what belongs to them."""
-    return _steps(trace, joined, step_list(trace, joined))
+    return _steps(trace, step_list(trace))
+
+
+@once
+def device_steps(trace: Trace) -> Rows:
+    """Index of the step that launched each device event of `launches`, -1 for none.
+
+    Where the launch is not known it is the step in whose window the event runs, unless it is `carried_over`.
+    """
+    joined, steps = launches(trace), steps_of(trace)
+    starts = trace.start[joined.device]
+    step = steps.of_host_time(np.where(joined.linked, trace.start[joined.call], starts))
+    unlinked = ~joined.linked
+    step[unlinked] = steps.of_window_time(starts[unlinked])
+    step[carried_over(trace)] = -1
+    return step
 
 
 def whole_steps(trace: Trace) -> Steps:
-    """The same of a trace whose first and last step are known to be whole; `steps_of` says so from here on."""
-    joined = launches(trace)
-    found = _steps(trace, joined, step_list(trace, joined, complete=True))
-    remember(steps_of, trace, found, joined)
+    """The steps of a trace whose first and last are known to be whole; `steps_of` says so from here on."""
+    found = _steps(trace, step_list(trace, complete=True))
+    remember(steps_of, trace, found)
     return found
 
 
-def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
+def _steps(trace: Trace, listed: StepList) -> Steps:
+    has_device = len(trace.device_rows()) > 0
     if len(listed) == 0 and (whole := _whole(trace)) is not None:
         (listed.thread, start, end, *window) = whole
         listed.number, listed.start, listed.end = [-1], [start], [end]
@@ -85,16 +101,16 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
     else:
         window = []
     if len(listed) == 1:
-        _looks_like_several(trace, joined, listed)
-    unsure = _device_work(trace, joined, listed)
-    difference = clock_difference(trace, joined) if len(joined.device) else 0
-    if len(joined.device) == 0:
+        _looks_like_several(trace, listed)
+    unsure = _device_work(trace, listed)
+    difference = clock_difference(trace) if has_device else 0
+    if not has_device:
         bounds = _Bounds(listed.start, listed.end)
     elif window:
         bounds = _Bounds([window[0]], [window[1]])
     else:
-        bounds = _bounds(trace, joined, listed, clocks_agree=not difference)
-        _without_odd(trace, joined, listed, bounds, unsure)
+        bounds = _bounds(trace, listed, clocks_agree=not difference)
+        _without_odd(trace, listed, bounds, unsure)
     _clocks(listed, difference, bounds.lengths())
     setup = _setup(trace, listed.thread)
     windows = []
@@ -122,14 +138,14 @@ def _steps(trace: Trace, joined: Launches, listed: StepList) -> Steps:
     return Steps(tuple(windows), setup, left_out, tuple(listed.findings), lost, listed.damaged)
 
 
-def _looks_like_several(trace: Trace, joined: Launches, listed: StepList) -> None:
+def _looks_like_several(trace: Trace, listed: StepList) -> None:
     """Say of the only step, or of a trace without steps, what in it may be steps."""
     if listed.number[0] < 0:
-        count, pattern = step_like(trace, joined)
+        count, pattern = step_like(trace)
         if count:
             listed.note("note", "step-like", f"{count:,} annotations look like steps: --step-name '{pattern}'")
             return
-    events, times = repetitions(trace, joined, listed.thread, listed.start[0], listed.end[0])
+    events, times = repetitions(trace, listed.thread, listed.start[0], listed.end[0])
     if times:
         what = "the trace, which has no steps," if listed.number[0] < 0 else "the only step"
         listed.note(
@@ -160,18 +176,19 @@ class _Bounds:
         return [last - first for first, last in zip(self.opens, self.completions, strict=True)]
 
 
-def _bounds(trace: Trace, joined: Launches, listed: StepList, *, clocks_agree: bool) -> _Bounds:
+def _bounds(trace: Trace, listed: StepList, *, clocks_agree: bool) -> _Bounds:
     """The bounds of all steps, those that are left out too: see `step_windows`."""
+    joined = launches(trace)
     linked = joined.linked
     order = np.argsort(trace.start[joined.call[linked]], kind="stable")
     device, call = joined.device[linked][order], joined.call[linked][order]
     began, finished, returned = trace.start[device], trace.end[device], trace.end[call]
-    before = np.sort(trace.end[joined.device[carried_over(trace, joined)]])
+    before = np.sort(trace.end[joined.device[carried_over(trace)]])
     found = _Bounds()
     bounds = np.searchsorted(trace.start[call], (listed.start, listed.end)).tolist()
     for index, (first, last) in enumerate(zip(*bounds, strict=True)):
         completion = int(finished[first:last].max(initial=listed.end[index]))
-        if _follows(trace, joined, listed, index, found):
+        if _follows(trace, listed, index, found):
             completion = max(completion, found.completions[-1])
             opening = found.completions[-1]
         else:
@@ -194,7 +211,7 @@ def _bounds(trace: Trace, joined: Launches, listed: StepList, *, clocks_agree: b
     return found
 
 
-def _follows(trace: Trace, joined: Launches, listed: StepList, index: int, found: _Bounds) -> bool:
+def _follows(trace: Trace, listed: StepList, index: int, found: _Bounds) -> bool:
     """Whether a step's window begins where that of the step before ends."""
     if listed.names or not index or listed.number[index] != listed.number[index - 1] + 1:
         return False
@@ -205,13 +222,13 @@ def _follows(trace: Trace, joined: Launches, listed: StepList, index: int, found
     if pause > length:
         found.pauses.append(pause)
         return False
-    if _is_torn(trace, joined, listed, index):
+    if _is_torn(trace, listed, index):
         found.torn.append(index - 1)
         return False
     return True
 
 
-def _without_odd(trace: Trace, joined: Launches, listed: StepList, found: _Bounds, unsure: Sequence[int]) -> None:
+def _without_odd(trace: Trace, listed: StepList, found: _Bounds, unsure: Sequence[int]) -> None:
     """Leave out steps whose bounds are not known; `unsure` are steps whose last device event is missing."""
     listed.leave_out(found.torn, "pause", "{steps}, which a long pause of the CPU follows before its device work ends")
     if found.pauses:
@@ -226,7 +243,8 @@ def _without_odd(trace: Trace, joined: Launches, listed: StepList, found: _Bound
         "launch, and what it ran before was not recorded",
         is_damage=False,
     )
-    loose = ~joined.linked & ~carried_over(trace, joined)
+    joined = launches(trace)
+    loose = ~joined.linked & ~carried_over(trace)
     outside = int(np.count_nonzero(loose & (trace.start[joined.device] >= found.completions[-1])))
     if outside > MISSING_SHARE * len(loose):
         listed.leave_out(
@@ -240,32 +258,33 @@ def _without_odd(trace: Trace, joined: Launches, listed: StepList, found: _Bound
     listed.leave_out(after, "unknown-begin", "{steps} after a step whose last device event, and so its end, is missing")
 
 
-def _is_torn(trace: Trace, joined: Launches, listed: StepList, index: int) -> bool:
+def _is_torn(trace: Trace, listed: StepList, index: int) -> bool:
     """Whether the last device events of the step before are on the other side of a long pause of host and device."""
     since, until = listed.end[index - 1], listed.start[index]
     if until - since <= LONG_PAUSE * (since - listed.start[index - 1]):
         return False
-    return 2 * covered(trace, joined.device).clip(since, until).length < until - since
+    return 2 * covered(trace, trace.device_rows()).clip(since, until).length < until - since
 
 
-def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
+def _device_work(trace: Trace, listed: StepList) -> list[int]:
     """Leave out steps without enough of their device work; those left out of which the last event is missing."""
+    has_device = len(trace.device_rows()) > 0
     count, name, of_device = unread_rows(trace)
     if count:
         what = f"{plural(count, 'event')} without a category in the process {name!r}: not read"
-        if of_device and len(joined.device) == 0:
+        if of_device and not has_device:
             listed.leave_out(listed.kept, "unread-device", f"{what}, so the device's work is not known in {{steps}}")
             return []
         listed.note("note", "unread", what)
-    elif unrecorded := unrecorded_device(trace, joined):
+    elif unrecorded := unrecorded_device(trace):
         listed.note(
             "note", "no-device-events", f"{unrecorded} and has no device event: step times are those of the CPU alone"
         )
-    _links(trace, joined, listed)
-    work = missing_work(trace, joined)
+    _links(trace, listed)
+    work = missing_work(trace)
     counts = np.diff(np.searchsorted(trace.start[work.call], (listed.start, listed.end)), axis=0)[0]
     others = [int(counts[index]) for index in listed.kept if counts[index]]
-    if len(joined.device) and others and min(others) >= FEW_LAUNCHES:
+    if has_device and others and min(others) >= FEW_LAUNCHES:
         silent = [index for index in listed.kept if not counts[index]]
         listed.leave_out(silent, "no-launches", "{steps} without launch calls, which all other steps have")
     if work.moves:
@@ -280,12 +299,13 @@ def _device_work(trace: Trace, joined: Launches, listed: StepList) -> list[int]:
                 "their work was not recorded",
             ),
         )
-    return _missing(trace, joined, listed, work) if work.missing.any() else []
+    return _missing(trace, listed, work) if work.missing.any() else []
 
 
-def _links(trace: Trace, joined: Launches, listed: StepList) -> None:
+def _links(trace: Trace, listed: StepList) -> None:
     """Say which device events have no launch, and which share their stream with the next one."""
-    loose = ~joined.linked & ~joined.refused & ~carried_over(trace, joined)
+    joined = launches(trace)
+    loose = ~joined.linked & ~joined.refused & ~carried_over(trace)
     unset = np.isin(trace.correlation[joined.device], UNSET)
     where = "counted in the step during which they run"
     for which, code, why in (
@@ -296,7 +316,7 @@ def _links(trace: Trace, joined: Launches, listed: StepList) -> None:
         if count := int(np.count_nonzero(which)):
             share = format_percent(count / len(joined.device), signed=False)
             listed.note("invalid", code, f"{plural(count, 'device event')} ({share}) {why}: {where}")
-    overlaps, together = stream_overlaps(trace, joined)
+    overlaps, together = stream_overlaps(trace)
     if overlaps:
         listed.note(
             "note",
@@ -306,12 +326,12 @@ def _links(trace: Trace, joined: Launches, listed: StepList) -> None:
         )
 
 
-def _missing(trace: Trace, joined: Launches, listed: StepList, work: MissingWork) -> list[int]:
+def _missing(trace: Trace, listed: StepList, work: MissingWork) -> list[int]:
     """Leave out steps of which more than `MISSING_SHARE` is missing; those of them whose last event is."""
     lost = int(np.count_nonzero(work.missing))
     share = format_percent(lost / len(work.call), signed=False)
     what = f"{lost:,} of {plural(len(work.call), 'kernel launch', 'kernel launches')} ({share})"
-    if len(joined.device) == 0:
+    if not len(trace.device_rows()):
         text = f"{what} and no device event: what the device did is not recorded, in {{steps}}"
         listed.leave_out(listed.kept, "no-device-work", text)
         return []
@@ -348,8 +368,7 @@ def _clocks(listed: StepList, difference: int, lengths: Sequence[int]) -> None:
 
 def _setup(trace: Trace, thread: tuple[int, int]) -> Intervals:
     rows = trace.matching(lambda name: name == SETUP, trace.rows(Category.USER_ANNOTATION))
-    rows = rows[(trace.pid[rows] == thread[0]) & (trace.tid[rows] == thread[1])]
-    return Intervals.union_of(trace.start[rows], trace.end[rows])
+    return covered(trace, on_thread(trace, rows, thread))
 
 
 def _whole(trace: Trace) -> tuple[tuple[int, int], int, int, int, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -12,17 +13,18 @@ import numpy as np
 from pytest_perfdl.analysis.account.accounts import OPERATOR_CLASSES, ProfileTables, profile_tables
 from pytest_perfdl.analysis.events.communication import communication_kernels, covered
 from pytest_perfdl.analysis.events.device_record import carried_over, streams_of, unrecorded_device
-from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import Launches, launches
+from pytest_perfdl.analysis.events.intervals import Steps
+from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, Launches, launches
 from pytest_perfdl.analysis.events.operators import doubled_operators, operator_time
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import on_thread, thread_of
-from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
+from pytest_perfdl.analysis.waiting.critical_path import critical_path
 from pytest_perfdl.analysis.waiting.waits import SYNC_CALL
 from pytest_perfdl.machine.known_problems import Use, known_problems, recorded_versions
 from pytest_perfdl.model.kernel_names import MARK, short_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.trace.model import Category, Rows, Trace
+from pytest_perfdl.trace.arrays import groups
+from pytest_perfdl.trace.model import Category, Trace, device_properties
 
 # What bounds the step, in one sentence with its numbers.
 
@@ -64,6 +66,17 @@ _PATH: Mapping[Kind, tuple[str, ...]] = {
 }
 """The same for the critical path."""
 
+_BOUND: Mapping[Kind, str] = {
+    "input": "the device waits for input data in",
+    "launch": "the device waits for the host in",
+    "communication": "communication runs without overlapping compute in",
+    "copy": "copies run without overlapping compute in",
+    "synchronization": "the device waits while the host returns from blocking calls in",
+    "dependency": "the device waits in",
+    "compute": "kernels compute in",
+}
+"""What happens in a step that is bound so."""
+
 _WAITS: Mapping[str, str] = {
     "launch latency": "for launches to arrive",
     "operator overhead": "while the host runs operators and runtime calls",
@@ -88,21 +101,20 @@ class Bottleneck:
     """The numbers behind it, one line each: the breakdown, the critical path."""
 
 
-def bottleneck(trace: Trace, tables: ProfileTables | None = None, path: CriticalPath | None = None) -> Bottleneck:
+def bottleneck(trace: Trace) -> Bottleneck:
     """Say what bounds the steps of a trace first.
 
     With device events: the kind with the largest possible gain, which is the smaller of its share of the device's
     closed account and its share of the critical path. The account bounds it because time that the device computes
     meanwhile stays; the path because what is off it holds nothing up. CPU-only: input from `CPU_INPUT_SHARE` on, else
     the largest class of the account. Equal shares are decided by a fixed order, so that equal traces get equal
-    answers. `tables` and `path` may be given if they are known already.
+    answers.
     """
-    tables = profile_tables(trace) if tables is None else tables
+    tables = profile_tables(trace)
     total = sum(tables.step_ns)
-    joined = launches(trace)
     if total == 0:
-        return Bottleneck("none", _no_time(tables, steps_of(trace, joined)), 0.0, ())
-    path = critical_path(trace) if path is None else path
+        return Bottleneck("none", _no_time(tables, steps_of(trace)), 0.0, ())
+    path = critical_path(trace)
     account = {name: ns / total for name, ns in tables.account.items()}
     on_path = {name: ns / path.span_ns for name, ns in path.by_class.items()}
     evidence = (
@@ -110,7 +122,7 @@ def bottleneck(trace: Trace, tables: ProfileTables | None = None, path: Critical
         f"step time: {_listed(account)}",
         f"critical path: {_listed(on_path)}",
     )
-    if unrecorded := unrecorded_device(trace, joined):
+    if unrecorded := unrecorded_device(trace):
         text = f"Unknown: {unrecorded}, and no device event: the device was idle, or its work was not recorded."
         return Bottleneck("none", text, 0.0, evidence)
     if not tables.on_device:
@@ -140,42 +152,27 @@ def _sentence(kind: Kind, trace: Trace, tables: ProfileTables, account: Mapping[
     if account["compute"] > sum(account[name] for name in names) and kind != "compute":
         # Compute is the largest part then, and a reader may wonder why it is not named.
         most += ", the largest avoidable part"
-    if kind == "input":
-        return f"Input-bound: the device waits for input data in {what}{most}."
-    if kind == "launch":
-        return f"Launch-bound: the device waits for the host in {what}{most}."
-    if kind == "synchronization":
-        return f"Synchronization-bound: the device waits while the host returns from blocking calls in {what}{most}."
-    if kind == "dependency":
-        return f"Dependency-bound: the device waits in {what}{most}."
-    name, ns = _longest(kind, trace)
-    longest = f"the longest is {short(name)} with {format_quantity(ns / tables.steps, 'ns')}/step"
-    if kind == "compute":
-        return f"Compute-bound: kernels compute in {what}; {longest}."
-    thing = "communication runs" if kind == "communication" else "copies run"
-    return f"{kind.capitalize()}-bound: {thing} without overlapping compute in {what}{most}; {longest}."
+    if kind in ("compute", "communication", "copy"):
+        name, ns = _longest(kind, trace)
+        most += f"; the longest is {short(name)} with {format_quantity(ns / tables.steps, 'ns')}/step"
+    return f"{kind.capitalize()}-bound: {_BOUND[kind]} {what}{most}."
 
 
 def _on_cpu(tables: ProfileTables, account: Mapping[str, float], evidence: tuple[str, ...]) -> Bottleneck:
     largest = max(account, key=lambda name: account[name])
     if account["input"] >= CPU_INPUT_SHARE:
         largest = "input"
-    share = account[largest]
-    what = amount(tables, share)
-    if largest == "input":
-        most = ", the largest avoidable part" if share < max(account.values()) else ""
-        return Bottleneck("input", f"Input-bound: the step waits for input data in {what}{most}.", share, evidence)
-    if largest == "communication":
-        text = f"Communication-bound: the step waits for collectives in {what}."
-        return Bottleneck("communication", text, share, evidence)
-    if largest == "Python and host":
-        text = f"Python-bound: the CPU runs Python between operators in {what}."
-        return Bottleneck("python", text, share, evidence)
-    share = sum(account[name] for name in OPERATOR_CLASSES)
-    what = amount(tables, share)
-    row = next(row for row in tables.rows if row.kind == "operator")
-    longest = f"{short(row.name)} with {format_percent(row.ns / sum(tables.step_ns), signed=False)}"
-    return Bottleneck("compute", f"Compute-bound: operators run in {what}; the largest is {longest}.", share, evidence)
+    kind, says = _ON_CPU.get(largest, ("compute", "operators run"))
+    share, most = account[largest], ""
+    if kind == "input" and share < max(account.values()):
+        most = ", the largest avoidable part"
+    if kind == "compute":
+        share = sum(account[name] for name in OPERATOR_CLASSES)
+        row = next(row for row in tables.rows if row.kind == "operator")
+        part = format_percent(row.ns / sum(tables.step_ns), signed=False)
+        most = f"; the largest is {short(row.name)} with {part}"
+    text = f"{kind.capitalize()}-bound: {says} in {amount(tables, share)}{most}."
+    return Bottleneck(kind, text, share, evidence)
 
 
 def _longest(kind: Kind, trace: Trace) -> tuple[str, int]:
@@ -213,9 +210,6 @@ def _listed(shares: Mapping[str, float]) -> str:
 # Known problems of the software that recorded a trace, as far as they concern what the trace holds.
 
 
-_GRAPH_LAUNCH = re.compile(r"graphlaunch", re.IGNORECASE)
-
-
 def software_problems(trace: Trace, installed: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """One line for each known problem of the software that recorded a trace.
 
@@ -247,13 +241,11 @@ def _uses(trace: Trace) -> Iterator[Use]:
     if len(joined.device) == 0:
         return
     yield "kernels"
-    if len(trace.matching(_GRAPH_LAUNCH.search, trace.launch_rows())):
+    if len(trace.matching(GRAPH_LAUNCH.search, trace.launch_rows())):
         yield "graphs"
     if communication_kernels(trace)[joined.device[~joined.linked]].any():
         yield "collectives"
-    devices = trace.metadata.get("deviceProperties")
-    named = devices if isinstance(devices, list) else ()
-    if any("MI300X" in str(each.get("name")) for each in named if isinstance(each, dict)):
+    if any("MI300X" in str(device.get("name")) for device in device_properties(trace)):
         yield "MI300X"
 
 
@@ -306,20 +298,17 @@ class TraceFinding:
     """Share of the steps' time that it concerns, 0 to 1; 0 where it concerns counts, or an unknown share."""
 
 
-def trace_findings(
-    trace: Trace, tables: ProfileTables | None = None, path: CriticalPath | None = None, known: Kind = "none"
-) -> tuple[TraceFinding, ...]:
+def trace_findings(trace: Trace, known: Kind = "none") -> tuple[TraceFinding, ...]:
     """Everything above its threshold (see the constants), the largest share first, equals by text.
 
     `known` is the kind of the bottleneck, whose classes are not said again. Shares are of the steps' time: for
     classes of the account and device events of their windows, for calls of the host of their time there.
     """
-    tables = profile_tables(trace) if tables is None else tables
-    total = sum(tables.step_ns)
-    if total == 0:
+    tables = profile_tables(trace)
+    if sum(tables.step_ns) == 0:
         return ()
-    path = critical_path(trace) if path is None else path
-    steps = steps_of(trace, launches(trace))
+    path = critical_path(trace)
+    steps = steps_of(trace)
     found = [
         *_classes(tables, known),
         *_pageable(trace, tables, steps),
@@ -334,7 +323,7 @@ def trace_findings(
             "wrong"
         )
         found.append(TraceFinding("unexplained", text, path.unexplained_share))
-    if doubled := doubled_operators(trace).line:
+    if doubled := doubled_operators(trace):
         found.append(TraceFinding("doubled operators", doubled, 0.0))
     found += [TraceFinding("software", line, 0.0) for line in software_problems(trace)]
     return tuple(sorted(found, key=lambda finding: (-finding.share, finding.text)))
@@ -349,9 +338,9 @@ def _classes(tables: ProfileTables, known: Kind) -> Iterator[TraceFinding]:
 
 
 def _pageable(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceFinding]:
-    rows = _named(trace, _PAGEABLE, trace.rows(Category.GPU_MEMCPY))
+    rows = trace.matching(_PAGEABLE.match, trace.rows(Category.GPU_MEMCPY))
     rows = rows[steps.of_window_time(trace.start[rows]) >= 0]
-    share = _windows(steps).intersection(covered(trace, rows)).length / sum(tables.step_ns)
+    share = steps.time.intersection(covered(trace, rows)).length / sum(tables.step_ns)
     if share >= DETAIL_SHARE:
         count = format_quantity(len(rows) / tables.steps, "1")
         text = f"copies of pageable CPU memory ({count}/step) take {amount(tables, share)}: pinned memory is faster"
@@ -360,8 +349,7 @@ def _pageable(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[Tra
 
 def _small_kernels(trace: Trace, tables: ProfileTables) -> Iterator[TraceFinding]:
     rows = trace.rows(Category.KERNEL)
-    classes = ("launch latency", "operator overhead", "Python and host")
-    share = sum(tables.account.get(name, 0) for name in classes) / sum(tables.step_ns)
+    share = sum(tables.account.get(name, 0) for name in _ACCOUNT["launch"]) / sum(tables.step_ns)
     small = np.count_nonzero(trace.duration[rows] < SMALL_KERNEL_NS) / max(1, len(rows))
     if small >= SMALL_KERNELS_SHARE and share >= LAUNCH_SHARE:
         text = (
@@ -380,7 +368,7 @@ def _calls(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceF
         ("synchronization calls", SYNC_CALL, FINDING_SHARE, "synchronize CPU and device"),
         ("memory calls", _MEMORY_CALL, DETAIL_SHARE, "allocate or free device or pinned memory"),
     ):
-        rows = _named(trace, pattern, own)
+        rows = trace.matching(pattern.match, own)
         ns = covered(trace, rows).intersection(steps.host).length
         share = ns / whole if whole else 0.0
         if share >= least:
@@ -391,19 +379,9 @@ def _calls(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceF
 
 def _overhead(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceFinding]:
     rows = trace.rows(Category.OVERHEAD)
-    share = covered(trace, rows).intersection(_windows(steps)).length / sum(tables.step_ns)
+    share = covered(trace, rows).intersection(steps.time).length / sum(tables.step_ns)
     if share >= DETAIL_SHARE:
         yield TraceFinding("overhead", f"profiler overhead takes {amount(tables, share)}", share)
-
-
-def _windows(steps: Steps) -> Intervals:
-    starts = np.array([window.start for window in steps.windows], dtype=np.int64)
-    ends = np.array([window.end for window in steps.windows], dtype=np.int64)
-    return Intervals.union_of(starts, ends).difference(steps.setup)
-
-
-def _named(trace: Trace, pattern: re.Pattern[str], rows: Rows) -> Rows:
-    return trace.matching(pattern.match, rows)
 
 
 # What a reader must know before believing a trace's figures: what is missing, odd, or the profiler's own.
@@ -456,11 +434,6 @@ class TraceIntegrity:
     bled_over: int
     """Operators that began inside another on their thread and ended after it."""
 
-    @property
-    def zero_duration_share(self) -> float:
-        """Share of the device events."""
-        return self.zero_duration / self.device_events if self.device_events else 0.0
-
 
 def trace_integrity(trace: Trace, bled_over: int | None = None) -> TraceIntegrity:
     """Look for what distorts figures: carry-over, lost links and events, overlaps, clocks, and overhead.
@@ -472,9 +445,11 @@ def trace_integrity(trace: Trace, bled_over: int | None = None) -> TraceIntegrit
     bled_over
         How many operators bled over, where the caller knows from a call tree; else it is counted over operators.
     """
+    if bled_over is None:
+        bled_over = sum(owned.overlapping for _, owned in operator_time(trace).values())
     joined = launches(trace)
     duration = trace.duration[joined.device]
-    carried = carried_over(trace, joined)
+    carried = carried_over(trace)
     unlinked = ~joined.linked
     early = np.where(joined.linked, trace.start[joined.call] - trace.start[joined.device], 0)
     overlaps, overlap_ns = _overlaps(trace, joined)
@@ -498,18 +473,16 @@ def trace_integrity(trace: Trace, bled_over: int | None = None) -> TraceIntegrit
         overhead_events=len(trace.rows(Category.OVERHEAD)),
         overhead_ns=sum(overhead.values()),
         overhead_by_name=overhead,
-        bled_over=_bled_over(trace) if bled_over is None else bled_over,
+        bled_over=bled_over,
     )
 
 
 def _overlaps(trace: Trace, joined: Launches) -> tuple[int, int]:
     """How many events start before their stream is free, and for how long they share it."""
     device = joined.device
-    stream = streams_of(trace, device)
     count = lasts = 0
-    order = np.argsort(stream, kind="stable")
-    for own in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
-        start, end = trace.start[device[own]], trace.start[device[own]] + trace.duration[device[own]]
+    for own in groups(streams_of(trace, device)):
+        start, end = trace.start[device[own]], trace.end[device[own]]
         free = np.maximum.accumulate(end)[:-1]
         together = np.minimum(end[1:], free) - start[1:]
         count += int(np.count_nonzero(together > 0))
@@ -518,15 +491,10 @@ def _overlaps(trace: Trace, joined: Launches) -> tuple[int, int]:
 
 
 def _overhead_by_name(trace: Trace) -> Mapping[str, int]:
-    rows: Rows = trace.rows(Category.OVERHEAD)
-    total: dict[str, int] = {}
-    for row, ns in zip(rows.tolist(), trace.duration[rows].tolist(), strict=True):
-        total[trace.name_of(row)] = total.get(trace.name_of(row), 0) + ns
+    total = Counter[str]()
+    for row in trace.rows(Category.OVERHEAD).tolist():
+        total[trace.name_of(row)] += int(trace.duration[row])
     return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _bled_over(trace: Trace) -> int:
-    return sum(owned.overlapping for _, owned in operator_time(trace).values())
 
 
 def _losses(trace: Trace) -> tuple[int, int, tuple[str, ...]]:

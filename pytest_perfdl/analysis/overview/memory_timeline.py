@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.analysis.events.operators import operator_at
-from pytest_perfdl.trace.model import I32, I64, MemoryEvents, Rows, Trace
+from pytest_perfdl.analysis.events.origins import module_paths
+from pytest_perfdl.trace.model import I64, MemoryEvents, Rows, Trace
 
 BEFORE = "allocated before the trace started"
 """`Alive.operator` of what was allocated before the first memory event and not freed since."""
@@ -21,9 +21,6 @@ NO_OPERATOR = "(no operator)"
 
 _DEVICES = {0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia", 20: "privateuseone"}
 """c10::DeviceType."""
-
-Modules = tuple[I32, Sequence[str]]
-"""Index of each row's module path, -1 for none, and the paths: see `origins.module_paths`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,6 @@ class DeviceTimeline:
     peak_allocated_at_ns: int
     """When the peak was first reached."""
     peak_reserved_bytes: int | None
-    peak_reserved_at_ns: int | None
     alive_at_peak: tuple[Alive, ...]
     """What `peak_allocated_bytes` consists of, the largest first; empty where addresses are unknown (2021).
 
@@ -81,7 +77,7 @@ def device_name(device_type: int, device_id: int) -> str:
     return name if device_id < 0 else f"{name}:{device_id}"
 
 
-def memory_timeline(trace: Trace, modules: Modules | None = None) -> tuple[DeviceTimeline, ...]:
+def memory_timeline(trace: Trace) -> tuple[DeviceTimeline, ...]:
     """Memory of each device from the profiler's `[memory]` events, by device; empty without such events.
 
     Allocated bytes are the allocator's own `Total Allocated`, and the static base is that of the first event less its
@@ -90,23 +86,16 @@ def memory_timeline(trace: Trace, modules: Modules | None = None) -> tuple[Devic
     A free ends the latest allocation at its address that is not yet freed; a free without one ends memory from
     earlier than the window. What is alive at the peak goes to the innermost operator around the allocation on its
     thread.
-
-    Parameters
-    ----------
-    trace
-        A trace recorded with `profile_memory=True`.
-    modules
-        Index of each row's module path and the paths, for `Alive.module`.
     """
     memory = trace.memory
     kinds = sorted(set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True)))
     return tuple(
-        _timeline(trace, np.flatnonzero((memory.device_type == kind) & (memory.device_id == index)), modules)
+        _timeline(trace, np.flatnonzero((memory.device_type == kind) & (memory.device_id == index)))
         for kind, index in kinds
     )
 
 
-def _timeline(trace: Trace, own: Rows, modules: Modules | None) -> DeviceTimeline:
+def _timeline(trace: Trace, own: Rows) -> DeviceTimeline:
     memory = trace.memory
     time, sizes, totals, reserved = memory.time[own], memory.bytes[own], memory.allocated[own], memory.reserved[own]
     known, reserves = bool((totals >= 0).all()), bool((reserved >= 0).all())
@@ -115,7 +104,6 @@ def _timeline(trace: Trace, own: Rows, modules: Modules | None) -> DeviceTimelin
     at = int(np.argmax(allocated))
     before_all = int(allocated[at]) <= (base or 0)
     peak = (base or 0) if before_all else int(allocated[at])
-    top = int(np.argmax(reserved))
     return DeviceTimeline(
         device_type=int(memory.device_type[own[0]]),
         device_id=int(memory.device_id[own[0]]),
@@ -125,22 +113,23 @@ def _timeline(trace: Trace, own: Rows, modules: Modules | None) -> DeviceTimelin
         base_bytes=base,
         peak_allocated_bytes=peak,
         peak_allocated_at_ns=int(time[0 if before_all else at]),
-        peak_reserved_bytes=int(reserved[top]) if reserves else None,
-        peak_reserved_at_ns=int(time[top]) if reserves else None,
-        alive_at_peak=_alive(trace, own[: 0 if before_all else at + 1], base, peak, modules)
+        peak_reserved_bytes=int(reserved.max()) if reserves else None,
+        alive_at_peak=_alive(trace, own[: 0 if before_all else at + 1], base, peak)
         if (memory.address[own] != -1).any()
         else (),
     )
 
 
-def _alive(trace: Trace, until: Rows, base: int | None, peak: int, modules: Modules | None) -> tuple[Alive, ...]:
+def _alive(trace: Trace, until: Rows, base: int | None, peak: int) -> tuple[Alive, ...]:
     """What is alive after the memory events `until`, grouped; with a base it adds up to `peak`."""
     memory = trace.memory
     alive, foreign = _unfreed(memory, until)
     rows = operator_at(trace, memory.time[alive], memory.pid[alive], memory.tid[alive])
+    module, paths = module_paths(trace)
     sizes, counts = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for row, size in zip(rows.tolist(), memory.bytes[alive].tolist(), strict=True):
-        owner = (trace.name_of(row), _module(modules, row)) if row >= 0 else (NO_OPERATOR, "")
+        path = paths[module[row]] if row >= 0 and module[row] >= 0 else ""
+        owner = (trace.name_of(row) if row >= 0 else NO_OPERATOR, path)
         sizes[owner] += size
         counts[owner] += 1
     found = [Alive(*owner, bytes=size, count=counts[owner]) for owner, size in sizes.items()]
@@ -164,10 +153,3 @@ def _unfreed(memory: MemoryEvents, until: Rows) -> tuple[npt.NDArray[np.intp], i
         else:
             foreign -= size
     return np.array(sorted(event for owners in open_at.values() for event in owners), dtype=np.intp), foreign
-
-
-def _module(modules: Modules | None, row: int) -> str:
-    if modules is None:
-        return ""
-    index = int(modules[0][row])
-    return modules[1][index] if index >= 0 else ""

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from pytest_perfdl.analysis.account.parts import PHASES, labels
 from pytest_perfdl.analysis.events.communication import communication_kernels
-from pytest_perfdl.analysis.events.device_record import carried_over, device_steps
+from pytest_perfdl.analysis.events.device_record import carried_over
 from pytest_perfdl.analysis.events.intervals import Steps, StepWindow
 from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.analysis.ranks import rank_numbers
 from pytest_perfdl.model.errors import SelectionError
 from pytest_perfdl.model.selection import Selection
@@ -51,9 +51,9 @@ def select(trace: Trace, selection: Selection) -> Trace:
     if trace is not whole:
         # What is left out has been there all the same: a step begins where the one before it ended, and no kernel of it
         # is missing.
-        known = steps_of(whole, launches(whole))
+        known = steps_of(whole)
         chosen = tuple(window for window in known.windows if not selection.steps or selection.has_step(window.number))
-        remember(steps_of, trace, replace(known, windows=chosen), launches(trace))
+        remember(steps_of, trace, replace(known, windows=chosen))
     return trace
 
 
@@ -66,17 +66,17 @@ def in_steps(trace: Trace) -> Trace:
     would have them.
     """
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     if not steps.windows or steps.windows[0].number < 0:
         return trace
     if len(steps.groups) > 1:
         return of_group(trace, next(iter(steps.groups)))
-    carried = joined.linked & (trace.start[joined.call] < steps.windows[0].host_start) | carried_over(trace, joined)
+    carried = joined.linked & (trace.start[joined.call] < steps.windows[0].host_start) | carried_over(trace)
     outside = carried | joined.linked & (trace.start[joined.call] >= steps.windows[-1].host_end)
     if not steps.left_out and not steps.lost and not outside.any():
         return trace
     kept = _of_windows(trace, steps, np.ones(len(steps.windows), dtype=bool))
-    remember(steps_of, kept, steps, launches(kept))
+    remember(steps_of, kept, steps)
     return kept
 
 
@@ -94,30 +94,30 @@ def largest_group(steps: Steps) -> str:
 
 def of_largest_group(trace: Trace) -> Trace:
     """The events of the first of `Steps.groups` where there are several, else the trace itself."""
-    return in_steps(trace) if len(steps_of(trace, launches(trace)).groups) > 1 else trace
+    return in_steps(trace) if len(steps_of(trace).groups) > 1 else trace
 
 
 @once
 def with_largest_group(trace: Trace) -> Trace:
     """All events, of which the steps are the first of `Steps.groups`; the trace itself where there is but one."""
-    steps = steps_of(trace, launches(trace))
+    steps = steps_of(trace)
     if len(steps.groups) < 2:
         return trace
     found = replace(trace)
-    remember(steps_of, found, _group(trace, next(iter(steps.groups))), launches(found))
+    remember(steps_of, found, _group(trace, next(iter(steps.groups))))
     return found
 
 
 def of_group(trace: Trace, group: str) -> Trace:
     """The events of the steps of one of `Steps.groups`, and of the steps that are left out those of this group."""
-    steps = steps_of(trace, launches(trace))
+    steps = steps_of(trace)
     kept = _of_windows(trace, steps, np.array([window.group == group for window in steps.windows], dtype=bool))
-    remember(steps_of, kept, _group(trace, group), launches(kept))
+    remember(steps_of, kept, _group(trace, group))
     return kept
 
 
 def _group(trace: Trace, group: str) -> Steps:
-    steps = steps_of(trace, launches(trace))
+    steps = steps_of(trace)
     rows, numbers = step_annotations(trace)
     groups = dict(zip(numbers, step_groups(trace, [trace.name_of(row) for row in rows.tolist()]), strict=True))
     left_out = tuple((number, reason) for number, reason in steps.left_out if groups.get(number, group) == group)
@@ -156,7 +156,7 @@ def _of_phases(trace: Trace, phases: Sequence[str]) -> Trace:
     wanted = np.isin(of, [PHASES.index(phase) for phase in phases])
     if not (split & wanted).any():
         raise _nothing(trace, "the trace has no work in this phase")
-    return subset(trace, np.flatnonzero(~split | wanted), np.arange(len(trace.memory)))
+    return subset(trace, np.flatnonzero(~split | wanted))
 
 
 def _of_device(trace: Trace, wanted: npt.NDArray[np.bool_], has: str) -> Trace:
@@ -166,7 +166,7 @@ def _of_device(trace: Trace, wanted: npt.NDArray[np.bool_], has: str) -> Trace:
         raise _nothing(trace, has)
     keep = np.ones(len(trace), dtype=bool)
     keep[device] = wanted[device]
-    return subset(trace, np.flatnonzero(keep), np.arange(len(trace.memory)))
+    return subset(trace, np.flatnonzero(keep))
 
 
 def _of_kind(trace: Trace, kind: str) -> npt.NDArray[np.bool_]:
@@ -196,8 +196,7 @@ def _nothing(trace: Trace, has: str) -> SelectionError:
 def _of_steps(trace: Trace, selection: Selection) -> Trace:
     if not selection.steps:
         return trace
-    joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     wanted = np.array([selection.has_step(window.number) for window in steps.windows], dtype=bool)
     if not wanted.any():
         for number, reason in steps.left_out:
@@ -215,7 +214,7 @@ def _of_windows(trace: Trace, steps: Steps, wanted: npt.NDArray[np.bool_]) -> Tr
     # One more entry, false, is what the index -1 of an event outside all steps points at.
     keep_step = np.append(wanted, False)
     keep = keep_step[steps.of_host_time(trace.start)]
-    keep[joined.device] = keep_step[device_steps(trace, steps, joined)]
+    keep[joined.device] = keep_step[device_steps(trace)]
     keep |= _frames_around(trace, [window for window, own in zip(steps.windows, wanted, strict=True) if own])
     memory = keep_step[steps.of_host_time(trace.memory.time)]
     return subset(trace, np.flatnonzero(keep), np.flatnonzero(memory))

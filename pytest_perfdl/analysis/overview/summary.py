@@ -16,8 +16,7 @@ from pytest_perfdl.analysis.efficiency.roofline import (
     step_work,
 )
 from pytest_perfdl.analysis.events.intervals import Steps
-from pytest_perfdl.analysis.events.launches import call_tree, launches
-from pytest_perfdl.analysis.events.origins import module_paths
+from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.device import DeviceFigures, device_figures, device_utilization
 from pytest_perfdl.analysis.overview.findings import (
@@ -38,10 +37,11 @@ from pytest_perfdl.analysis.overview.tables import (
     launch_stats,
     operator_tables,
 )
+from pytest_perfdl.analysis.ranks.activity import rank_of
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
 from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import Utilization, utilization
-from pytest_perfdl.trace.model import Trace
+from pytest_perfdl.trace.model import Trace, device_properties
 
 _WHOLE = "whole trace"
 """Name of the one step of a trace without steps."""
@@ -131,21 +131,20 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         What the hardware can do, for the roofline; by default what the trace's device is known for.
     """
     whole, trace = trace, in_steps(trace)
-    kinds = steps_of(whole, launches(whole))
-    steps = steps_of(trace, launches(trace))
+    kinds = steps_of(whole)
+    steps = steps_of(trace)
     tree = call_tree(trace)
-    modules = module_paths(trace, tree)
     tables = profile_tables(trace)
     path = critical_path(trace)
-    bound = bottleneck(trace, tables, path)
+    bound = bottleneck(trace)
     operators = operator_tables(trace)
-    rank, world_size = _rank(trace)
+    rank, world_size = rank_of(trace)
     # Of a device whose record is damaged in every step there are no figures, only what is in the file.
     usable = bool(steps.windows) or not steps.left_out
     return TraceSummary(
         source=trace.source,
         events=len(whole),
-        device=_device(trace),
+        device=next((str(device.get("name", "")) for device in device_properties(trace)), ""),
         rank=rank,
         world_size=world_size,
         steps=_steps(tables, steps),
@@ -162,7 +161,7 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         copies=copy_figures(trace),
         sm_efficiency_est=sm_efficiency_est(trace) if usable else None,
         occupancy_est=occupancy_est(trace) if usable else None,
-        memory=memory_timeline(trace, modules=modules),
+        memory=memory_timeline(trace),
         input=input_pipeline(trace),
         critical_path=path,
         integrity=trace_integrity(whole, len(tree.bled) if whole is trace else None),
@@ -170,7 +169,7 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         left_out=steps.left_out,
         doubts=tuple(filter(None, (largest_group(kinds), *(finding.message for finding in steps.findings)))),
         findings=trace.findings,
-        noticed=trace_findings(trace, tables, path, bound.kind),
+        noticed=trace_findings(trace, bound.kind),
     )
 
 
@@ -195,18 +194,3 @@ def _groups(steps: Steps) -> tuple[StepGroup, ...]:
         return ()
     times = {group: [window.window_ns for window in windows] for group, windows in found.items()}
     return tuple(StepGroup(group, len(ns), sum(ns) / len(ns), min(ns), max(ns)) for group, ns in times.items())
-
-
-def _device(trace: Trace) -> str:
-    devices = trace.metadata.get("deviceProperties")
-    if isinstance(devices, list) and devices and isinstance(devices[0], dict):
-        return str(devices[0].get("name", ""))
-    return ""
-
-
-def _rank(trace: Trace) -> tuple[int | None, int | None]:
-    known = trace.metadata.get("distributedInfo")
-    if not isinstance(known, dict):
-        return None, None
-    rank, size = known.get("rank"), known.get("world_size")
-    return (rank if isinstance(rank, int) else None, size if isinstance(size, int) else None)

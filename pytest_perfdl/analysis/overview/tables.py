@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from pytest_perfdl.analysis.efficiency.roofline import LaunchGeometry, launch_geometry, weighted_mean
+from pytest_perfdl.analysis.efficiency.roofline import launch_geometry, weighted_mean
 from pytest_perfdl.analysis.events.communication import communication_evidence
 from pytest_perfdl.analysis.events.device_record import streams_of
-from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import CallTree, Launches, call_tree, launches, launching_operator
 from pytest_perfdl.analysis.events.nesting import Mask
-from pytest_perfdl.analysis.events.operators import operator_args, operator_time
+from pytest_perfdl.analysis.events.operators import operator_args, operator_self_ns
 from pytest_perfdl.analysis.events.origins import module_paths, parent_path, source_lines
-from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 # Every kernel, copy and memset of a file by name: how often, how long, and how much of it nothing hides.
 
@@ -74,7 +73,7 @@ def kernel_table(trace: Trace) -> tuple[KernelRow, ...]:
     order = np.argsort(group, kind="stable")
     total, least, most = (function.reduceat(duration[order], first) for function in (np.add, np.minimum, np.maximum))
     exposed = _exposed(trace.start[device], duration, group, kind_of)
-    occupancy, blocks = _geometry_of(trace, device, launch_geometry(trace))
+    blocks, occupancy = (column[device] for column in launch_geometry(trace))
     rows = []
     for index, members in enumerate(np.split(order, first[1:])):
         rows.append(
@@ -91,16 +90,6 @@ def kernel_table(trace: Trace) -> tuple[KernelRow, ...]:
             )
         )
     return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.name)))
-
-
-def _geometry_of(trace: Trace, device: Rows, geometry: LaunchGeometry) -> tuple[F64, F64]:
-    """Occupancy and blocks per SM of each device event, NaN for copies."""
-    columns = []
-    for values in (geometry.occupancy, geometry.blocks_per_sm):
-        column = np.full(len(trace), np.nan)
-        column[geometry.rows] = values
-        columns.append(column[device])
-    return columns[0], columns[1]
 
 
 def _exposed(start: I64, duration: I64, group: Rows, kind_of: Rows) -> I64:
@@ -152,7 +141,7 @@ class OperatorRow:
     module: str
     line: str
     count: int
-    """Operators of the group; those that began in the window."""
+    """Operators of the group."""
     self_ns: int
     """Time on the host in these operators and not in operators inside them."""
     total_ns: int
@@ -165,92 +154,63 @@ class OperatorRow:
     """Device events (kernels, copies, memsets) that these operators launched themselves."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Keys:
-    """The group of each row of the trace, -1 for rows that are no operator, and what the groups are called."""
-
-    code: Rows
-    labels: list[dict[str, str]]
+_UNKNOWN: Mapping[str, Any] = {"name": "", "shapes": "", "module": "", "line": ""}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Times:
-    """Figures of each row of the trace, 0 for rows that are no operator."""
-
-    around: Rows
-    """Row of the innermost operator around each one; -1 for none."""
-    begins: I64
-    """1 for an operator that begins in the window."""
-    self_ns: I64
-    total_ns: I64
-    device_self_ns: I64
-    device_total_ns: I64
-    kernels: I64
-
-
-def operator_table(
-    trace: Trace, by: Grouping = "name", window: tuple[int, int] | None = None
-) -> tuple[OperatorRow, ...]:
+def operator_tables(trace: Trace) -> Mapping[Grouping, tuple[OperatorRow, ...]]:
     """The operators of a trace in groups, those with most time of their own on the device, else the host, first.
 
-    `by="shapes"` groups by name and shapes, `"module"` and `"line"` by these alone (see `module_paths` and
-    `source_lines`). The total of a module holds the modules inside it; a module has a row also if all its operators
-    are in modules inside it. Operators without module or line share a row whose `module` or `line` is empty.
+    "shapes" groups by name and shapes, "module" and "line" by these alone (see `module_paths` and `source_lines`). The
+    total of a module holds the modules inside it; a module has a row also if all its operators are in modules inside
+    it. Operators without module or line share a row whose `module` or `line` is empty.
 
-    With a `window` [start, end) in nanoseconds, operators count that begin in it, host time is clipped to it, and
-    device events count whose launching call, or operator where the trace lacks the call, begins in it.
-
-    Over all rows `self_ns` adds up to the time that operators cover on each thread, summed over threads, and
+    Over all rows of a table `self_ns` adds up to the time that operators cover on each thread, summed over threads, and
     `device_self_ns` with what no operator launched to the sum of durations of all device events.
-
-    Raises
-    ------
-    ValueError
-        When `by` is none of the four.
     """
     tree = call_tree(trace)
-    return _table(trace, tree, _times(trace, tree, window), by)
+    is_operator = trace.category == Category.CPU_OP
+    around = np.where(tree.parent >= 0, tree.nearest(is_operator)[tree.parent], -1)
+    columns = _columns(trace, tree, is_operator)
+    return {by: _table(around, columns, by, *_keys(trace, by)) for by in get_args(Grouping)}
 
 
-def operator_tables(trace: Trace, window: tuple[int, int] | None = None) -> Mapping[Grouping, tuple[OperatorRow, ...]]:
-    """All four tables of `operator_table`, for little more than the price of one."""
-    tree = call_tree(trace)
-    times = _times(trace, tree, window)
-    return {by: _table(trace, tree, times, by) for by in get_args(Grouping)}
+def _columns(trace: Trace, tree: CallTree, is_operator: Mask) -> Mapping[str, I64]:
+    """What rows add up, by field of `OperatorRow`: one value per row of the trace, 0 for what is no operator."""
+    joined = launches(trace)
+    operator = launching_operator(trace)[joined.device]
+    known = operator >= 0
+    device_ns, kernels = np.zeros(len(trace), dtype=np.int64), np.zeros(len(trace), dtype=np.int64)
+    np.add.at(device_ns, operator[known], trace.duration[joined.device[known]])
+    np.add.at(kernels, operator[known], 1)
+    return {
+        "count": is_operator.astype(np.int64),
+        "self_ns": operator_self_ns(trace),
+        "total_ns": np.where(is_operator, trace.duration, 0),
+        "device_self_ns": device_ns,
+        "device_total_ns": tree.subtree_sums(device_ns),
+        "kernels": kernels,
+    }
 
 
-def _table(trace: Trace, tree: CallTree, times: _Times, by: Grouping) -> tuple[OperatorRow, ...]:
-    keys = _keys(trace, tree, by)
-    outer = _outermost_of_key(times.around, keys.code)
+def _table(
+    around: Rows, columns: Mapping[str, I64], by: Grouping, code: Rows, labels: Sequence[Mapping[str, str]]
+) -> tuple[OperatorRow, ...]:
+    """One row for each label; `code` is the label of each row of the trace, `around` the operator around it."""
+    outer = _outermost_of_key(around, code)
+    sums = {}
+    for name, values in columns.items():
+        own = outer if name in ("total_ns", "device_total_ns") else code >= 0
+        sums[name] = np.zeros(len(labels), dtype=np.int64)
+        np.add.at(sums[name], code[own], values[own])
     if by == "module":
-        total = _over_submodules(keys, _sum(keys, times.self_ns))
-        device_total = _over_submodules(keys, _sum(keys, times.device_self_ns))
-    else:
-        total = _sum(keys, times.total_ns, outer)
-        device_total = _sum(keys, times.device_total_ns, outer)
-    columns = (
-        _sum(keys, times.begins),
-        _sum(keys, times.self_ns),
-        total,
-        _sum(keys, times.device_self_ns),
-        device_total,
-        _sum(keys, times.kernels),
-    )
-    rows = [
-        OperatorRow(
-            **label,
-            count=count,
-            self_ns=own,
-            total_ns=all_ns,
-            device_self_ns=device,
-            device_total_ns=below,
-            kernels=kernels,
-        )
-        for label, count, own, all_ns, device, below, kernels in zip(
-            keys.labels, *(column.tolist() for column in columns), strict=True
-        )
-        if count or all_ns or below
-    ]
+        paths = [label["module"] for label in labels]
+        for total, own_ns in (("total_ns", "self_ns"), ("device_total_ns", "device_self_ns")):
+            sums[total] = _over_submodules(paths, sums[own_ns])
+    rows = []
+    for label, *row in zip(labels, *(column.tolist() for column in sums.values()), strict=True):
+        known = {**_UNKNOWN, **label, **dict(zip(sums, row, strict=True))}
+        if known["count"] or known["total_ns"] or known["device_total_ns"]:
+            rows.append(OperatorRow(**known))
     return tuple(sorted(rows, key=_largest_first))
 
 
@@ -258,53 +218,22 @@ def _largest_first(row: OperatorRow) -> tuple[int, int, int, str, str, str, str]
     return -row.device_self_ns, -row.self_ns, -row.total_ns, row.name, row.shapes, row.module, row.line
 
 
-def _sum(keys: _Keys, values: I64, mask: Mask | None = None) -> I64:
-    chosen = keys.code >= 0 if mask is None else (keys.code >= 0) & mask
-    total = np.zeros(len(keys.labels), dtype=np.int64)
-    np.add.at(total, keys.code[chosen], values[chosen])
-    return total
-
-
-def _keys(trace: Trace, tree: CallTree, by: Grouping) -> _Keys:
+def _keys(trace: Trace, by: Grouping) -> tuple[Rows, Sequence[Mapping[str, str]]]:
+    """The group of each row of the trace, -1 for what is no operator, and what the groups are called."""
     operators = np.flatnonzero(trace.category == Category.CPU_OP)
     code = np.full(len(trace), -1, dtype=np.intp)
-    empty = {"name": "", "shapes": "", "module": "", "line": ""}
     if by == "name":
         code[operators] = trace.name[operators]
-        return _Keys(code, [{**empty, "name": name} for name in trace.names])
+        return code, [{"name": name} for name in trace.names]
     if by == "shapes":
         args = operator_args(trace)
-        labels = [
-            {**empty, "name": trace.names[name], "shapes": args.shapes(call)}
-            for call, (name, _) in enumerate(args.calls)
+        shapes = [args.shapes(call) for call in range(len(args.calls))]
+        return args.call, [
+            {"name": trace.names[name], "shapes": text} for (name, _), text in zip(args.calls, shapes, strict=True)
         ]
-        return _Keys(args.call, labels)
-    if by in ("module", "line"):
-        index, texts = module_paths(trace, tree) if by == "module" else source_lines(trace, tree)
-        code[operators] = index[operators] + 1
-        return _Keys(code, [{**empty, by: text} for text in ("", *texts)])
-    raise ValueError(f"operators are grouped by name, shapes, module or line, not by {by!r}")
-
-
-def _times(trace: Trace, tree: CallTree, window: tuple[int, int] | None) -> _Times:
-    is_operator = trace.category == Category.CPU_OP
-    start, end = trace.start, trace.end
-    first, last = window or (int(start.min(initial=0)), int(end.max(initial=0)) + 1)
-    begins = is_operator & (start >= first) & (start < last)
-    total = np.where(is_operator, np.maximum(np.minimum(end, last) - np.maximum(start, first), 0), 0)
-    self_ns = np.zeros(len(trace), dtype=np.int64)
-    inside = Intervals.between(first, last)
-    for rows, owned in operator_time(trace).values():
-        np.add.at(self_ns, rows[owned.owner], inside.within(owned.start, owned.end))
-    joined = launches(trace)
-    operator = launching_operator(trace, tree, joined)[joined.device]
-    launch = np.where(joined.linked, joined.call, operator)
-    counts = (operator >= 0) & (start[launch] >= first) & (start[launch] < last)
-    device_ns, kernels = np.zeros(len(trace), dtype=np.int64), np.zeros(len(trace), dtype=np.int64)
-    np.add.at(device_ns, operator[counts], trace.duration[joined.device[counts]])
-    np.add.at(kernels, operator[counts], 1)
-    around = np.where(tree.parent >= 0, tree.nearest(is_operator)[tree.parent], -1)
-    return _Times(around, begins.astype(np.int64), self_ns, total, device_ns, tree.subtree_sums(device_ns), kernels)
+    index, texts = module_paths(trace) if by == "module" else source_lines(trace)
+    code[operators] = index[operators] + 1
+    return code, [{by: text} for text in ("", *texts)]
 
 
 def _outermost_of_key(above: Rows, code: Rows) -> Mask:
@@ -320,10 +249,10 @@ def _outermost_of_key(above: Rows, code: Rows) -> Mask:
     return outer
 
 
-def _over_submodules(keys: _Keys, values: I64) -> I64:
+def _over_submodules(paths: Sequence[str], values: I64) -> I64:
     """Sums of `values`, one per path, over each path and the paths inside it."""
     total: I64 = values.copy()
-    index = {label["module"]: number for number, label in enumerate(keys.labels)}
+    index = {path: number for number, path in enumerate(paths)}
     for path in sorted(filter(None, index), key=lambda path: -path.count(".")):
         around = parent_path(path)
         # A list of modules is never called itself, and has no row.

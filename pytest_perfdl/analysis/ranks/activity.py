@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,13 +19,12 @@ from pytest_perfdl.analysis.events.communication import (
     covered,
     waits_for_collectives,
 )
-from pytest_perfdl.analysis.events.device_record import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import Launches, launches
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread, thread_of
-from pytest_perfdl.analysis.ranks.calls import Calls, calls_of
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.analysis.ranks.calls import Calls, IssueArgs, calls_of, process_groups
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace, job_properties
 
 _WAITS = re.compile(r"synchronize", re.IGNORECASE)
 """Calls of the runtime that wait for the device."""
@@ -107,19 +104,15 @@ class RankActivity:
     device events with operators of the step's thread. `None` without communication."""
     steps: StepTimes
     calls: Calls
-    exposed_start: I64
-    """Where communication is in flight and nothing computes: sorted, disjoint intervals."""
-    exposed_end: I64
-    compute_start: I64
-    """Where it computes: sorted, disjoint intervals."""
-    compute_end: I64
-    input_start: I64
+    exposed: Intervals
+    """Where communication is in flight and nothing computes."""
+    compute: Intervals
+    """Where it computes."""
+    input: Intervals
     """Where it waits for its next batch; of a device the idle intervals that are mostly that."""
-    input_end: I64
-    late_start: I64
+    late: Intervals
     """Communication is in flight, nothing computes, and the host has not begun to launch what computes next, nor waits
     for the device: a host that is slow while something is communicated. Empty without device events."""
-    late_end: I64
     work: str = ""
     """Digest of what it computes in a step: names and sizes (grids, or dimensions of inputs) of all kernels, without
     device events of all operators. Ranks with the same one have equally much to do. Empty without steps."""
@@ -150,20 +143,19 @@ def activity(trace: Trace) -> RankActivity:
     the rest is *host*.
     """
     joined = launches(trace)
-    steps = steps_of(trace, joined)
+    steps = steps_of(trace)
     on_device = len(joined.device) > 0
-    parts = _device_parts(trace, steps, joined) if on_device else _host_parts(trace, steps)
+    parts = _device_parts(trace) if on_device else _host_parts(trace, steps)
     rank, world_size = rank_of(trace)
     rows = joined.device if on_device else trace.rows(Category.CPU_OP, Category.USER_ANNOTATION)
-    communication, exposed, groups = parts.communication, parts.exposed, _groups(trace)
-    late = parts.late.difference(steps.setup)
+    communication, exposed = parts.communication, parts.exposed
     hidden = communication.intersection(parts.compute).length
     return RankActivity(
         source=trace.source,
         rank=rank,
         world_size=world_size,
         host=host if isinstance(host := trace.metadata.get("host_name"), str) else "",
-        groups=groups,
+        groups=process_groups(trace),
         on_device=on_device,
         begin_ns=int(trace.start.min()) + trace.base_ns if len(trace) else 0,
         span_ns=int(trace.end[rows].max() - trace.start[rows].min()) if len(rows) else 0,
@@ -173,36 +165,20 @@ def activity(trace: Trace) -> RankActivity:
         exposed_communication_ns=communication.difference(parts.compute).difference(parts.input).length,
         overlap=hidden / communication.length if communication.length else None,
         steps=_step_times(trace, steps, parts, on_device),
-        calls=calls_of(trace, steps, exposed, groups),
-        exposed_start=exposed.start + trace.base_ns,
-        exposed_end=exposed.end + trace.base_ns,
-        compute_start=parts.compute.start + trace.base_ns,
-        compute_end=parts.compute.end + trace.base_ns,
-        input_start=parts.input.start + trace.base_ns,
-        input_end=parts.input.end + trace.base_ns,
-        late_start=late.start + trace.base_ns,
-        late_end=late.end + trace.base_ns,
+        calls=calls_of(trace, exposed),
+        exposed=exposed.shifted(trace.base_ns),
+        compute=parts.compute.shifted(trace.base_ns),
+        input=parts.input.shifted(trace.base_ns),
+        late=parts.late.difference(steps.setup).shifted(trace.base_ns),
         work=_work(trace, parts.computes, parts.step),
     )
 
 
 def rank_of(trace: Trace) -> tuple[int | None, int | None]:
     """Number of the rank and how many there are, as `distributedInfo` says; `None` where it does not."""
-    info = trace.metadata.get("distributedInfo")
-    told = info if isinstance(info, dict) else {}
+    told = job_properties(trace)
     rank, size = (value if type(value) is int else None for value in (told.get("rank"), told.get("world_size")))
     return rank, size
-
-
-def _groups(trace: Trace) -> Mapping[str, tuple[int, ...]]:
-    info = trace.metadata.get("distributedInfo")
-    listed = info.get("pg_config") if isinstance(info, dict) else None
-    found = {}
-    for group in listed if isinstance(listed, list) else []:
-        members = group.get("ranks") if isinstance(group, dict) else None
-        if isinstance(members, list) and all(type(member) is int for member in members):
-            found[str(group.get("pg_name", ""))] = tuple(members)
-    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,27 +199,26 @@ class _Parts:
     """Exposed communication during which what computes next is not launched, and the host does not wait."""
 
 
-def _device_parts(trace: Trace, steps: Steps, joined: Launches) -> _Parts:
+def _device_parts(trace: Trace) -> _Parts:
+    joined = launches(trace)
     kernels = trace.rows(Category.KERNEL)
     communicates = communication_kernels(trace)[kernels]
     compute, communication = covered(trace, kernels[~communicates]), covered(trace, kernels[communicates])
-    idle = idle_time(trace, steps, joined)
+    idle = idle_time(trace)
     mostly = 2 * idle.by_cause["input"] > idle.end - idle.start
     waiting = Intervals.union_of(idle.start[mostly], idle.end[mostly])
-    step_of = np.full(len(trace), -1, dtype=np.intp)
-    step_of[joined.device] = device_steps(trace, steps, joined)
+    step = joined.spread(device_steps(trace), len(trace))
     computes = kernels[~communicates]
     exposed = communication.difference(compute)
-    late = _late_launches(trace, joined, computes, compute).intersection(exposed)
-    return _Parts(compute, waiting, communication, exposed, computes, step_of[computes], late)
+    late = _late_launches(trace, computes, compute).intersection(exposed)
+    return _Parts(compute, waiting, communication, exposed, computes, step[computes], late)
 
 
-def _late_launches(trace: Trace, joined: Launches, computes: Rows, compute: Intervals) -> Intervals:
+def _late_launches(trace: Trace, computes: Rows, compute: Intervals) -> Intervals:
     """From the end of computing until the host launches what computes next, but where it waits for the device."""
-    call = np.full(len(trace), -1, dtype=np.intp)
-    call[joined.device] = joined.call
-    order = np.argsort(trace.start[computes], kind="stable")
-    first = computes[order][np.searchsorted(trace.start[computes][order], compute.start[1:])]
+    joined = launches(trace)
+    call = joined.spread(joined.call, len(trace))
+    first = computes[np.searchsorted(trace.start[computes], compute.start[1:])]
     launched = np.where(call[first] >= 0, trace.start[call[first]], compute.end[:-1])
     idle = Intervals.union_of(compute.end[:-1], np.clip(launched, compute.end[:-1], compute.start[1:]))
     return idle.difference(covered(trace, trace.matching(_WAITS.search, trace.launch_rows())))
@@ -266,11 +241,6 @@ def _host_parts(trace: Trace, steps: Steps) -> _Parts:
     return _Parts(compute, waiting, communication, exposed, own, step, Intervals.between(0, 0))
 
 
-class _Size(msgspec.Struct, gc=False):
-    grid: Any = ()
-    dims: Any = msgspec.field(name="Input Dims", default=())
-
-
 def _work(trace: Trace, rows: Rows, step: Rows) -> str:
     """Of the step like most: one that is cut off, or that also logs or saves something, does not count."""
     names: Counter[bytes] = Counter()
@@ -283,7 +253,7 @@ def _work(trace: Trace, rows: Rows, step: Rows) -> str:
     if not names:
         return ""
     typical = first[names.most_common(1)[0][0]]
-    told = trace.decode_args(typical, _Size)
+    told = trace.decode_args(typical, IssueArgs)
     each = sorted(f"{trace.name_of(row)} {size.grid} {size.dims}" for row, size in zip(typical, told, strict=True))
     return blake2b("\n".join(each).encode(), digest_size=8).hexdigest()
 
@@ -294,8 +264,7 @@ def _step_times(trace: Trace, steps: Steps, parts: _Parts, on_device: bool) -> S
     account = {
         name: np.array([each[name] for each in accounts], dtype=np.int64) for name in (accounts[0] if accounts else ())
     }
-    start = np.array([window.start for window in windows], dtype=np.int64)
-    end = np.array([window.end for window in windows], dtype=np.int64)
+    start, end = steps.starts, steps.ends
     window_ns = np.array([window.window_ns for window in windows], dtype=np.int64)
 
     def within(what: Intervals) -> I64:

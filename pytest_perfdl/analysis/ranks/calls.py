@@ -13,13 +13,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.communication import collective_annotation_rows, communication_kernels
-from pytest_perfdl.analysis.events.device_record import device_steps
-from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import Launches, launches
+from pytest_perfdl.analysis.events.communication import (
+    CollectiveArgs,
+    collective_annotation_rows,
+    communication_kernels,
+)
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.nesting import innermost
+from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.trace import collective_names
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace, job_properties, once
 
 _KINDS = (
     ("allreduce", "all_reduce"),
@@ -128,7 +132,7 @@ class _Call:
     peer: int = -1
 
 
-def calls_of(trace: Trace, steps: Steps, exposed: Intervals, groups: Mapping[str, tuple[int, ...]]) -> Calls:
+def calls_of(trace: Trace, exposed: Intervals) -> Calls:
     """The communication of a trace, call by call.
 
     With device events these are the communication kernels, whose arguments say group, `Seq`, sizes and peers as far as
@@ -141,28 +145,21 @@ def calls_of(trace: Trace, steps: Steps, exposed: Intervals, groups: Mapping[str
     ----------
     trace
         The trace.
-    steps
-        Its steps.
     exposed
         When communication is in flight and nothing computes.
-    groups
-        Process groups of the rank and their members, for what the calls themselves do not say.
     """
     on_device = len(trace.device_rows()) > 0
-    found = _on_device(trace, groups) if on_device else _on_host(trace, groups)
+    found = _on_device(trace) if on_device else _on_host(trace)
     start, end = trace.start, trace.end
     found = sorted(found, key=lambda call: (call.issued if call.issued >= 0 else start[call.row], start[call.row]))
     rows: Rows = np.array([call.row for call in found], dtype=np.intp)
     issued = np.array([call.issued for call in found], dtype=np.int64)
     issued = np.where(issued >= 0, issued, start[rows])
     if on_device:
-        joined = launches(trace)
-        of = np.full(len(trace), -1, dtype=np.intp)
-        of[joined.device] = device_steps(trace, steps, joined)
-        step = of[rows]
-        ready = np.minimum(_computed(trace, joined, issued), start[rows])
+        step = launches(trace).spread(device_steps(trace), len(trace))[rows]
+        ready = np.minimum(_computed(trace, issued), start[rows])
     else:
-        step = steps.of_host_time(issued)
+        step = steps_of(trace).of_host_time(issued)
         ready = issued
 
     def column(name: str) -> I64:
@@ -187,8 +184,21 @@ def calls_of(trace: Trace, steps: Steps, exposed: Intervals, groups: Mapping[str
     )
 
 
-def _computed(trace: Trace, joined: Launches, issued: I64) -> I64:
+@once
+def process_groups(trace: Trace) -> Mapping[str, tuple[int, ...]]:
+    """Process groups of the rank and their members, as far as `distributedInfo` lists them."""
+    listed = job_properties(trace).get("pg_config")
+    found = {}
+    for group in listed if isinstance(listed, list) else []:
+        members = group.get("ranks") if isinstance(group, dict) else None
+        if isinstance(members, list) and all(type(member) is int for member in members):
+            found[str(group.get("pg_name", ""))] = tuple(members)
+    return found
+
+
+def _computed(trace: Trace, issued: I64) -> I64:
     """When all kernels that compute and are launched before a moment have ended; not before that moment."""
+    joined = launches(trace)
     computes = joined.linked & ~communication_kernels(trace)[joined.device]
     launched, ended = trace.start[joined.call[computes]], trace.end[joined.device[computes]]
     order = np.argsort(launched, kind="stable")
@@ -197,31 +207,16 @@ def _computed(trace: Trace, joined: Launches, issued: I64) -> I64:
     return np.where(before > 0, np.maximum(latest[before - 1], issued), issued) if len(latest) else issued
 
 
-class _Told(msgspec.Struct, gc=False):
-    # Any: what one of them should not be must not cost the others.
-    kind: Any = msgspec.field(name="Collective name", default="")
-    group: Any = msgspec.field(name="Process Group Name", default="")
-    ranks: Any = msgspec.field(name="Process Group Ranks", default="")
-    sequence: Any = msgspec.field(name="Seq", default=-1)
-    into: Any = msgspec.field(name="In msg nelems", default=-1)
-    out: Any = msgspec.field(name="Out msg nelems", default=-1)
-    size: Any = msgspec.field(name="Group size", default=0)
-    dtype: Any = msgspec.field(name="dtype", default="")
-    source: Any = msgspec.field(name="Src Rank", default=-1)
-    target: Any = msgspec.field(name="Dst Rank", default=-1)
-
-
-def _on_device(trace: Trace, groups: Mapping[str, tuple[int, ...]]) -> list[_Call]:
+def _on_device(trace: Trace) -> list[_Call]:
+    groups = process_groups(trace)
     rows = trace.rows(Category.KERNEL)
     rows = rows[communication_kernels(trace)[rows]]
     joined = launches(trace)
-    call_of = np.full(len(trace), -1, dtype=np.intp)
-    call_of[joined.device] = joined.call
-    calls = call_of[rows]
+    calls = joined.spread(joined.call, len(trace))[rows]
     issued = np.where(calls >= 0, trace.start[calls], -1).tolist()
     streams = {tid: str(number) for number, tid in enumerate(dict.fromkeys(trace.tid[rows].tolist()))}
     found = []
-    columns = (rows.tolist(), trace.decode_args(rows, _Told), trace.tid[rows].tolist(), issued)
+    columns = (rows.tolist(), trace.decode_args(rows, CollectiveArgs), trace.tid[rows].tolist(), issued)
     for row, told, tid, moment in zip(*columns, strict=True):
         kind = kind_of(_text(told.kind) or trace.name_of(row))
         members = _members(told.ranks) or groups.get(_text(told.group), ())
@@ -273,49 +268,45 @@ def _bytes(kind: str, into: int, out: int, dtype: str, size: int) -> int:
     return elements * item if elements >= 0 and item > 0 else -1
 
 
-class _Issue(msgspec.Struct, gc=False):
+class IssueArgs(msgspec.Struct, gc=False):
+    """Arguments of what issues a collective, or computes."""
+
     dims: Any = msgspec.field(name="Input Dims", default=())
     types: Any = msgspec.field(name="Input type", default=())
     values: Any = msgspec.field(name="Concrete Inputs", default=())
+    grid: Any = ()
 
 
-def _on_host(trace: Trace, groups: Mapping[str, tuple[int, ...]]) -> list[_Call]:
+def _on_host(trace: Trace) -> list[_Call]:
+    groups = process_groups(trace)
     annotations = collective_annotation_rows(trace)
     annotations = annotations[trace.category[annotations] == Category.USER_ANNOTATION]
     operators = trace.matching(collective_names.OPERATOR.match, trace.rows(Category.CPU_OP))
     left: defaultdict[str, defaultdict[int, deque[_Run]]] = defaultdict(lambda: defaultdict(deque))
     starts = trace.start[annotations].tolist()
-    for row, start, told in zip(annotations.tolist(), starts, trace.decode_args(annotations, _Issue), strict=True):
+    for row, start, told in zip(annotations.tolist(), starts, trace.decode_args(annotations, IssueArgs), strict=True):
         size = next(iter(_sizes(told)), -1)
-        left[kind_of(trace.name_of(row))][size].append(_Run(row, start, size, _dtype(told)))
-    found = []
+        left[kind_of(trace.name_of(row))][size].append((start, row, size, _dtype(told)))
+    found, rest = [], list[int]()
     # Where all groups have the same members it does not matter which one it is.
     only = members[0] if len(members := list(dict.fromkeys(groups.values()))) == 1 else ()
     named = _functional_groups(trace, operators)
-    for operator, issue, group in zip(operators.tolist(), trace.decode_args(operators, _Issue), named, strict=True):
+    for operator, issue, group in zip(operators.tolist(), trace.decode_args(operators, IssueArgs), named, strict=True):
         kind = kind_of(trace.name_of(operator))
         since = int(trace.start[operator])
         queues = [own for each in _RUN_AS.get(kind, (kind,)) for own in left[each].values()]
         for own in queues:
-            while own and own[0].start < since:  # issued before the trace began, or not by an operator
-                early = own.popleft()
-                found.append(_Call(early.row, kind_of(trace.name_of(early.row)), "host", only))
+            while own and own[0][0] < since:  # issued before the trace began, or not by an operator
+                rest.append(own.popleft()[1])
         if any(queues):
             ran = _taken([own for own in queues if own], _sizes(issue))
             found.append(_issued(ran, kind, group, groups.get(group, only), since, issue))
-    rest = [ran.row for by_size in left.values() for ran in chain.from_iterable(by_size.values())]
+    rest += [row for by_size in left.values() for _, row, *_ in chain.from_iterable(by_size.values())]
     return found + [_Call(row, kind_of(trace.name_of(row)), "host", only) for row in rest]
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """An annotation of a back end's thread."""
-
-    row: int
-    start: int
-    size: int
-    """Elements of its input, -1 where the trace does not say."""
-    dtype: str
+_Run = tuple[int, int, int, str]
+"""An annotation of a back end's thread: start, row, elements of its input (-1 where the trace does not say), type."""
 
 
 def _taken(queues: Sequence[deque[_Run]], sizes: list[int]) -> _Run:
@@ -323,15 +314,15 @@ def _taken(queues: Sequence[deque[_Run]], sizes: list[int]) -> _Run:
 
     A group's threads run its calls in the order of issue, while those of other groups, of other sizes, may run first.
     """
-    fitting = [own for own in queues if own[0].size in sizes] or queues
-    return min(fitting, key=lambda own: own[0].start).popleft()
+    fitting = [own for own in queues if own[0][2] in sizes] or queues
+    return min(fitting, key=lambda own: own[0][0]).popleft()
 
 
-def _sizes(issue: _Issue) -> list[int]:
+def _sizes(issue: IssueArgs) -> list[int]:
     return [size for size in map(_elements, issue.dims if isinstance(issue.dims, list) else []) if size >= 0]
 
 
-def _dtype(issue: _Issue) -> str:
+def _dtype(issue: IssueArgs) -> str:
     """The first type that has a size; tensors in a list have none."""
     types = issue.types if isinstance(issue.types, list) else []
     return next((each for each in types if isinstance(each, str) and _item(each) > 0), "")
@@ -343,16 +334,17 @@ def _item(dtype: str) -> int:
     return 1 if plain.startswith("float8") else _ITEM.get(plain, -1)
 
 
-def _issued(ran: _Run, kind: str, group: str, members: tuple[int, ...], since: int, issue: _Issue) -> _Call:
+def _issued(ran: _Run, kind: str, group: str, members: tuple[int, ...], since: int, issue: IssueArgs) -> _Call:
     values = issue.values if isinstance(issue.values, list) else []
     sizes = _sizes(issue)
-    dtype = _dtype(issue) or ran.dtype
+    _, row, _, own_dtype = ran
+    dtype = _dtype(issue) or own_dtype
     # Output comes first where an operator has both.
     into, out = (sizes[1], sizes[0]) if len(sizes) > 1 else (sizes[0], -1) if sizes else (-1, -1)
     ratio = max(into, out) // min(into, out) if kind in ("all_gather", "reduce_scatter") and min(into, out) > 0 else 0
     peer = values[2] if kind in ("send", "recv") and len(values) > 2 and isinstance(values[2], str) else ""
     return _Call(
-        row=ran.row,
+        row=row,
         kind=kind,
         group=group or "host",
         members=members,
@@ -380,6 +372,6 @@ def _functional_groups(trace: Trace, operators: Rows) -> Sequence[str]:
     if not len(hosts):
         return [""] * len(operators)
     around = innermost(trace, hosts, trace.start[operators], trace.pid[operators], trace.tid[operators])
-    told = trace.decode_args(np.maximum(around, 0), _Issue)
+    told = trace.decode_args(np.maximum(around, 0), IssueArgs)
     values = [each.values if isinstance(each.values, list) else [] for each in told]
     return [_text(value[-1]) if row >= 0 and value else "" for row, value in zip(around.tolist(), values, strict=True)]

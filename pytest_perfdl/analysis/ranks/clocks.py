@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.ranks.activity import RankActivity
 from pytest_perfdl.analysis.ranks.calls import ROOTED
 from pytest_perfdl.trace.model import F64, I64, Rows
@@ -47,6 +48,10 @@ class Clock:
         """Moments of the rank on the first rank's clock."""
         return np.asarray(time + self.offset + np.rint((time - self.at) * self.drift).astype(np.int64))
 
+    def moved_all(self, times: Intervals) -> Intervals:
+        """The same of intervals."""
+        return Intervals(self.moved(times.start), self.moved(times.end))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matched:
@@ -75,12 +80,12 @@ class Matched:
 
     def only(self, keep: npt.NDArray[np.bool_]) -> Matched:
         """Some of the collectives."""
-        return Matched(self.group, self.kind, self.places, self.call[keep], self.certain)
+        return replace(self, call=self.call[keep])
 
     def columns(self, kept: Sequence[int], lines: npt.NDArray[np.bool_]) -> Matched:
         """Some collectives of some members."""
         places = tuple(self.places[column] for column in kept)
-        return Matched(self.group, self.kind, places, self.call[lines][:, list(kept)], self.certain)
+        return replace(self, places=places, call=self.call[lines][:, list(kept)])
 
 
 def candidates(ranks: Sequence[RankActivity], numbers: Sequence[int]) -> list[Matched]:
@@ -289,29 +294,31 @@ def clocks_of(ranks: Sequence[RankActivity], matched: Sequence[Matched]) -> list
 
     A rank without anything in common with the others keeps its own clock.
     """
-    clocks = [Clock()] * len(ranks)
-    if not ranks:
-        return clocks
-    first, *left = _units(ranks, matched)
-    done = list(first)
+    clocks: list[Clock | None] = [None] * len(ranks)
+    left = _units(ranks, matched)
+    for place in left.pop(0) if left else ():
+        clocks[place] = Clock()
     quick = {id(each): _third_shortest(each, ranks) for each in matched}
     while left:
-        near = [[each for each in matched if _joins(each, unit, done)] for unit in left]
+        near = [[each for each in matched if _joins(each, unit, clocks)] for unit in left]
         order = [min((quick[id(each)] for each in own), default=NEVER) for own in near]
         at = order.index(min(order))
         unit, own = left.pop(at), near[at]
-        clock = _clock(ranks, own, clocks, done, unit)
-        for place in unit:
-            clocks[place] = clock
-        clock = _within_bounds(clock, ranks, own, clocks, unit)
-        for place in unit:
-            clocks[place] = clock
-        done += unit
-    return clocks
+        for told in (_by_collectives, _within_bounds):
+            clock = told(ranks, own, clocks, unit)
+            for place in unit:
+                clocks[place] = clock
+    return _known(clocks)
 
 
-def _joins(each: Matched, unit: Sequence[int], done: Sequence[int]) -> bool:
-    return not set(each.places).isdisjoint(unit) and not set(each.places).isdisjoint(done)
+def _known(clocks: Sequence[Clock | None]) -> list[Clock]:
+    """The clocks, of ranks that are not aligned yet their own."""
+    return [clock or Clock() for clock in clocks]
+
+
+def _joins(each: Matched, unit: Sequence[int], clocks: Sequence[Clock | None]) -> bool:
+    """Whether calls are of a rank that is to be aligned and of one that is."""
+    return not set(each.places).isdisjoint(unit) and any(clocks[place] for place in each.places)
 
 
 def _third_shortest(each: Matched, ranks: Sequence[RankActivity]) -> int:
@@ -361,18 +368,15 @@ class _Pairs:
         return _Pairs(*(getattr(self, name)[keep] for name in _Pairs.__slots__))
 
 
-def _clock(
-    ranks: Sequence[RankActivity],
-    matched: Sequence[Matched],
-    clocks: Sequence[Clock],
-    done: Sequence[int],
-    unit: Sequence[int],
+def _by_collectives(
+    ranks: Sequence[RankActivity], matched: Sequence[Matched], clocks: Sequence[Clock | None], unit: Sequence[int]
 ) -> Clock:
+    """The clock that collectives tell; the ranks' own where there are none."""
     chosen = [(each, place) for each in matched if not each.message for place in each.places if place in unit]
     if not chosen:
         return Clock()
     number = {id(each): at for at, (each, _) in enumerate(chosen)}
-    found = [_against(ranks, each, clocks, done, place, number[id(each)]) for each, place in chosen]
+    found = [_against(ranks, each, clocks, place, number[id(each)]) for each, place in chosen]
     pairs = _Pairs(*(np.concatenate([getattr(each, name) for each in found]) for name in _Pairs.__slots__))
     # Differences to one of the collectives are small enough for exact floats.
     difference = pairs.end[:, 0] - pairs.end[:, 1]
@@ -385,13 +389,9 @@ def _clock(
 
 
 def _within_bounds(
-    clock: Clock,
-    ranks: Sequence[RankActivity],
-    matched: Sequence[Matched],
-    clocks: Sequence[Clock],
-    unit: Sequence[int],
+    ranks: Sequence[RankActivity], matched: Sequence[Matched], clocks: Sequence[Clock | None], unit: Sequence[int]
 ) -> Clock:
-    """A clock that collectives tell, where messages allow it, else one in the middle of what they allow.
+    """The clock that the ranks have, where messages allow it, else one in the middle of what they allow.
 
     No message is received before it is sent.
     As in NTP (RFC 5905), messages in both directions bound the offset from both sides, and the quickest ones are taken
@@ -402,7 +402,7 @@ def _within_bounds(
     most: list[int] = []
     for each in matched:
         if each.message:
-            start, end = each.times(ranks, clocks)
+            start, end = each.times(ranks, _known(clocks))
             sent = end if all(ranks[place].on_device for place in each.places) else start
             quickest = int((end[:, 1] - sent[:, 0]).min())
             if each.places[1] in unit:
@@ -416,6 +416,7 @@ def _within_bounds(
     else:
         # A bound on one side says nothing of a clock that keeps to it.
         more = max(0, *least) if least else min(0, *most) if most else 0
+    clock = clocks[unit[0]] or Clock()
     return replace(clock, offset=clock.offset + more)
 
 
@@ -477,17 +478,11 @@ def _about(values: F64, middle: float) -> float:
 
 
 def _against(
-    ranks: Sequence[RankActivity],
-    each: Matched,
-    clocks: Sequence[Clock],
-    done: Sequence[int],
-    place: int,
-    group: int,
+    ranks: Sequence[RankActivity], each: Matched, clocks: Sequence[Clock | None], place: int, group: int
 ) -> _Pairs:
     column = each.places.index(place)
-    known = [at for at, other in enumerate(each.places) if other in done]
-    aligned = [clocks[other] if other in done else Clock() for other in range(len(ranks))]
-    start, end = each.times(ranks, aligned)
+    known = [at for at, other in enumerate(each.places) if clocks[other]]
+    start, end = each.times(ranks, _known(clocks))
     typical = np.median(end[:, known] - end[:, known[:1]], axis=1).astype(np.int64)
     own = each.call[:, column]
     return _Pairs(

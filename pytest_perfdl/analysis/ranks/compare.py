@@ -22,7 +22,6 @@ from pytest_perfdl.analysis.ranks.meetings import (
     residual_of,
     roles_of,
     waiting_of,
-    waits_of,
 )
 from pytest_perfdl.trace.model import F64, I64, Trace
 
@@ -121,21 +120,14 @@ def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int], *, le
     work = _persistent(late, cost, least_cost)
     behind = evidence.link_late_ns - _others(evidence.link_late_ns, np.median)
     link = _persistent(behind, evidence.link_excess_ns.astype(np.float64), least_cost)
-    if work is None and link is None:
+    found = max(work, link, key=lambda each: each[0])
+    cost_ns, place, first = found
+    if not cost_ns:
         return None
-    if work is None or (link is not None and link.cost > work.cost):
-        assert link is not None
-        return Straggler(ranks[link.place], numbers[link.first], "communication", round(link.cost))
-    cause: Cause = max(excess, key=lambda each: float(np.median(excess[each][work.first :, work.place])))
-    return Straggler(ranks[work.place], numbers[work.first], cause, round(work.cost))
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    place: int
-    first: int
-    """Index of the step."""
-    cost: float
+    cause: Cause = "communication"
+    if found is work:
+        cause = max(excess, key=lambda each: float(np.median(excess[each][first:, place])))
+    return Straggler(ranks[place], numbers[first], cause, round(cost_ns))
 
 
 def _excess(values: I64, roles: Sequence[int], least: float) -> F64:
@@ -164,8 +156,11 @@ def _nature(excess: F64, least: float) -> float:
     return 0.0 if level >= least else max(level, 0.0) if first < LEAST_STEPS else level
 
 
-def _persistent(late: F64, cost: F64, least: float) -> _Found | None:
-    """The rank that is late from one step on in all that follow, by more than noise and at a cost; the costliest."""
+def _persistent(late: F64, cost: F64, least: float) -> tuple[float, int, int]:
+    """The rank that is late from one step on in all that follow, by more than noise and at a cost; the costliest.
+
+    Its cost, its place, and the index of that step; no cost without such a rank.
+    """
     steps, count = late.shape
     since = [_since(late[:, place]) for place in range(count)]
     left = np.concatenate([_about_levels(late[:, place], first) for place, first in enumerate(since)])
@@ -182,8 +177,8 @@ def _persistent(late: F64, cost: F64, least: float) -> _Found | None:
         )
         costs = float(np.median(cost[first:, place]))
         if verified and costs >= least:
-            found.append(_Found(place, first, costs))
-    return max(found, key=lambda each: each.cost, default=None)
+            found.append((costs, place, first))
+    return max(found, key=lambda each: each[0], default=(0.0, 0, 0))
 
 
 def _others(values: npt.NDArray[Any], summary: Callable[..., Any]) -> F64:
@@ -289,7 +284,6 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
         (each for meeting in meetings for each in _collectives(meeting, given, numbers)),
         key=lambda each: (min(each.start_ns), each.group, each.name),
     )
-    waits, exposed = waits_of(meetings, given)
     skews = np.concatenate([np.zeros(0, dtype=np.int64), *(meeting.skew for meeting in meetings)])
     waiting = [waiting_of(meetings, given, place) for place in range(len(given))]
     common = sorted(set.intersection(*(set(each.steps.number) for each in given)))
@@ -313,7 +307,7 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
                 step_mean_ns=float(each.steps.window_ns.mean()) if len(each.steps) else 0.0,
                 clock_offset_ns=clocks[place].offset,
                 clock_drift=clocks[place].drift,
-                waiting_ns=int(waits[place].sum()),
+                waiting_ns=int(waiting[place].whole_ns.sum()),
                 exposed_waiting_ns=waiting[place].all.length,
                 last=last[place],
                 overlap=each.overlap,
@@ -329,8 +323,8 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
         residual_ns=residual,
         skew_median_ns=int(np.median(skews)) if len(skews) else 0,
         skew_max_ns=int(skews.max()) if len(skews) else 0,
-        waits_ns=tuple(map(tuple, waits.tolist())),
-        exposed_waits_ns=tuple(map(tuple, exposed.tolist())),
+        waits_ns=tuple(tuple(each.whole_ns.tolist()) for each in waiting),
+        exposed_waits_ns=tuple(tuple(each.exposed_ns.tolist()) for each in waiting),
         step_numbers=tuple(common),
         straggler=find(evidence, common, numbers, least_ns=unsure) if joined else None,
         imbalance=_imbalance(evidence.own_ns),
@@ -384,7 +378,7 @@ def _evidence(
 
     def late_host(place: int) -> I64:
         own, at = ranks_[place], places[place]
-        late = Intervals(own.late_start, own.late_end).difference(waiting[place].all)
+        late = own.late.difference(waiting[place].all)
         return np.asarray(late.within(own.steps.start[at], own.steps.end[at]))
 
     held, late, excess = by_step(meetings, ranks_, common)

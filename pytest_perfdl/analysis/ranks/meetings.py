@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.nesting import Mask
 from pytest_perfdl.analysis.ranks.activity import RankActivity
 from pytest_perfdl.analysis.ranks.calls import Calls
 from pytest_perfdl.analysis.ranks.clocks import Clock, Matched
@@ -77,33 +78,6 @@ def residual_of(meetings: Sequence[Meeting], count: int) -> int:
     return max((int(np.median(np.concatenate(own))) for own in apart if own), default=0)
 
 
-def waits_of(meetings: Sequence[Meeting], ranks_: Sequence[RankActivity]) -> tuple[I64, I64]:
-    """Who waited for whom, in all and while computing nothing, shape (ranks, ranks).
-
-    Several collectives may wait for one rank at once; each moment counts once.
-    """
-    count = len(ranks_)
-    whole, exposed = (np.zeros((count, count), dtype=np.int64) for _ in range(2))
-    for place, own in enumerate(ranks_):
-        computes_nothing = Intervals(own.exposed_start, own.exposed_end)
-        starts, ends, lasts = [], [], []
-        for meeting in meetings:
-            if place in meeting.matched.places:
-                column = meeting.matched.places.index(place)
-                start = own.calls.start[meeting.matched.call[:, column]]
-                starts.append(start)
-                ends.append(start + meeting.wait[:, column])
-                lasts.append(np.array(meeting.matched.places, dtype=np.intp)[meeting.start.argmax(axis=1)])
-        if not starts:
-            continue
-        start, end, last = np.concatenate(starts), np.concatenate(ends), np.concatenate(lasts)
-        for other in np.unique(last[end > start]).tolist():
-            waiting = Intervals.union_of(start[last == other], end[last == other])
-            whole[place, other] = waiting.length
-            exposed[place, other] = waiting.intersection(computes_nothing).length
-    return whole, exposed
-
-
 def last_of(meetings: Sequence[Meeting], count: int, above: int) -> list[int]:
     """How many collectives each rank starts last, by more than `above` nanoseconds."""
     last = np.zeros(count, dtype=np.int64)
@@ -116,28 +90,40 @@ def last_of(meetings: Sequence[Meeting], count: int, above: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """When one rank waits for others and computes nothing, on its own clock: no moment twice."""
+    """When one rank waits for others, on its own clock: no moment twice."""
 
     all: Intervals
+    """While it computes nothing."""
     messages: Intervals
-    """In messages from rank to rank."""
+    """The same in messages from rank to rank."""
+    whole_ns: I64
+    """How long it waits for each rank to start, whether it computes meanwhile or not."""
+    exposed_ns: I64
+    """The same while it computes nothing."""
 
 
 def waiting_of(meetings: Sequence[Meeting], ranks_: Sequence[RankActivity], place: int) -> Waiting:
-    """When one rank waits for others and computes nothing."""
+    """When one rank waits for others, and for whom. Several collectives may wait for one rank at once."""
     own = ranks_[place]
-    exposed = Intervals(own.exposed_start, own.exposed_end)
+    columns = []
+    for meeting in meetings:
+        if place in (places := meeting.matched.places):
+            column = places.index(place)
+            last = np.array(places, dtype=np.intp)[meeting.start.argmax(axis=1)]
+            message = np.full(len(last), meeting.matched.message)
+            columns.append((own.calls.start[meeting.matched.call[:, column]], meeting.wait[:, column], last, message))
+    nothing = np.zeros(0, dtype=np.int64)
+    start, wait, last, message = map(np.concatenate, zip(*columns, strict=True)) if columns else (nothing,) * 4
 
-    def union(chosen: Sequence[Meeting]) -> Intervals:
-        columns = [(meeting, meeting.matched.places.index(place)) for meeting in chosen]
-        none = np.zeros(0, dtype=np.int64)
-        calls = [own.calls.start[meeting.matched.call[:, column]] for meeting, column in columns]
-        start = np.concatenate([none, *calls])
-        wait = np.concatenate([none, *(meeting.wait[:, column] for meeting, column in columns)])
-        return Intervals.union_of(start, start + wait).intersection(exposed)
+    def union(which: Mask) -> Intervals:
+        return Intervals.union_of(start[which], (start + wait)[which])
 
-    mine = [meeting for meeting in meetings if place in meeting.matched.places]
-    return Waiting(union(mine), union([meeting for meeting in mine if meeting.matched.message]))
+    whole, exposed = np.zeros((2, len(ranks_)), dtype=np.int64)
+    for other in np.unique(last[wait > 0]).tolist():
+        waits = union(last == other)
+        whole[other], exposed[other] = waits.length, waits.intersection(own.exposed).length
+    all_, messages = union(wait > 0).intersection(own.exposed), union(message > 0).intersection(own.exposed)
+    return Waiting(all_, messages, whole, exposed)
 
 
 def by_step(meetings: Sequence[Meeting], ranks: Sequence[RankActivity], common: Sequence[int]) -> tuple[I64, I64, I64]:
@@ -322,11 +308,11 @@ def timeline(activities: Sequence[RankActivity], figures: RankFigures, steps: Se
     codes = np.full((len(activities), bins), NOTHING, dtype=np.int8)
     for place, (each, clock, _) in enumerate(columns):
         own = Intervals.union_of(opens[:, place], closes[:, place])
-        exposed = Intervals(clock.moved(each.exposed_start), clock.moved(each.exposed_end))
+        exposed = clock.moved_all(each.exposed)
         waits = waiting[place].intersection(exposed)
         known = {
-            "compute": Intervals(clock.moved(each.compute_start), clock.moved(each.compute_end)),
-            "input": Intervals(clock.moved(each.input_start), clock.moved(each.input_end)),
+            "compute": clock.moved_all(each.compute),
+            "input": clock.moved_all(each.input),
             "communication": exposed.difference(waits),
             "waiting": waits,
         }

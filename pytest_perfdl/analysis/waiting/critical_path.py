@@ -19,45 +19,39 @@ from pytest_perfdl.analysis.events.communication import (
     waits_for_collectives,
 )
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.nesting import ownership
+from pytest_perfdl.analysis.events.nesting import Ownership, row_ownership
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread
 from pytest_perfdl.analysis.waiting.device_order import (
     RESIDUAL_NS,
     Bindings,
-    CallsByCorrelation,
     DeviceOrder,
     Wait,
     bindings,
     device_order,
 )
-from pytest_perfdl.analysis.waiting.waits import RETURN_NS, HostThread, HostWaits, host_threads, host_waits
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.analysis.waiting.waits import RETURN_NS, HostThread, HostWaits, host_threads, host_waits, span_of
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace, once
 
 # The way back through a trace, from constraint to constraint: which events, delays and host work it passes.
+
+
+_Passed = list[tuple[int, int, int]]
+"""Device events, or threads, and from when to when the way back passes each."""
 
 
 class Walk:
     """The way back, as plain lists: one entry for each device event, delay and run of host work passed."""
 
-    def __init__(
-        self,
-        order: DeviceOrder,
-        bound: Bindings,
-        waiting: HostWaits,
-        span: tuple[int, int],
-    ) -> None:
+    def __init__(self, order: DeviceOrder, bound: Bindings, waiting: HostWaits, span: tuple[int, int]) -> None:
         self.begin, self.end = span
         self.order, self.bound, self.waiting = order, bound, waiting
-        self.events: list[int] = []
-        self.event_start: list[int] = []
-        self.event_end: list[int] = []
-        self.delays: list[int] = []
-        self.delay_start: list[int] = []
-        self.delay_end: list[int] = []
-        self.runs: list[tuple[int, int, int]] = []
+        self.events: _Passed = []
+        self.delays: _Passed = []
+        """By the event that each is ahead of."""
+        self.runs: _Passed = []
         self.guessed: list[tuple[int, int]] = []
+        """Starts and ends of the waits that were inferred."""
         self.launcher = np.maximum(waiting.thread_of_row[order.call], 0).tolist()
 
     def run(self, event: int, thread: int) -> None:
@@ -79,9 +73,7 @@ class Walk:
                 passed[streams[event]] = event
                 start = max(starts[event], begin)
                 if start < now:
-                    self.events.append(event)
-                    self.event_start.append(start)
-                    self.event_end.append(now)
+                    self.events.append((event, start, now))
                     now = start
                 if now <= begin:
                     break
@@ -93,9 +85,7 @@ class Walk:
                     self.guessed.append((known[event], now))
                 release = max(release, begin)
                 if release < now:
-                    self.delays.append(event)
-                    self.delay_start.append(release)
-                    self.delay_end.append(now)
+                    self.delays.append((event, release, now))
                     now = release
                 thread = self.launcher[event]
                 event = source if kind != Wait.LAUNCH else -1
@@ -116,15 +106,11 @@ class Walk:
             source = int(wait.event[at])
             event, thread = source, int(wait.thread[at]) if source < 0 else thread
 
-    def host_runs(self, thread: int) -> Intervals:
-        """The host's share on one thread."""
-        own = np.array([run[1:] for run in self.runs if run[0] == thread], dtype=np.int64).reshape(-1, 2)
-        return Intervals.union_of(own[:, 0], own[:, 1])
 
-    def guesses(self) -> tuple[I64, I64]:
-        """Starts and ends of the waits on the path that were inferred."""
-        both = np.array(self.guessed, dtype=np.int64).reshape(-1, 2)
-        return both[:, 0], both[:, 1]
+def _columns(passed: _Passed) -> tuple[Rows, I64, I64]:
+    """Event or thread, start and end of what was passed, in the order of time."""
+    which, start, end = np.array(passed[::-1], dtype=np.int64).reshape(-1, 3).T
+    return which, start, end
 
 
 CLASSES = (
@@ -196,13 +182,12 @@ class CriticalPath:
         return len(self.start_ns)
 
 
-def critical_path(trace: Trace, window: tuple[int, int] | None = None) -> CriticalPath:
+@once
+def critical_path(trace: Trace) -> CriticalPath:
     """Walk back from the end of a trace, at each point along the constraint that was satisfied last.
 
-    The span reaches from the first start to the last end of operators, runtime calls, input and step annotations
-    (on threads that run operators or launch) and device events; `window` = (start, end) in nanoseconds on the
-    clock of `Trace.start` asks for a part instead, such as a step's window. By construction the stretches tile the
-    span, so that the path's length says nothing; which constraints bind does.
+    The span is that of `span_of`. By construction the stretches tile it, so that the path's length says nothing; which
+    constraints bind does.
 
     A device event waits for the one before it on its stream (*kernel gap*), its launching call's start (*launch
     latency*) or another stream's event; a host thread goes on with what it did before, unless it waited: in a
@@ -213,36 +198,20 @@ def critical_path(trace: Trace, window: tuple[int, int] | None = None) -> Critic
     collectives (`waits_for_collectives`). Delays beyond these are *unexplained wait*; so is what a kernel launched
     before the trace began waited for. Works in O(n log n).
     """
-    joined = launches(trace)
-    steps = steps_of(trace, joined)
-    threads = host_threads(trace, steps, joined)
-    order = device_order(trace, joined)
-    span = window or _span(trace, steps, threads, order)
+    steps, span = steps_of(trace), span_of(trace)
     if span is None or span[1] <= span[0] or not steps.windows:
         return _assembled(trace, [], 0, 0)
-    calls = CallsByCorrelation(trace)
-    bound = bindings(trace, order, calls)
-    waiting = host_waits(trace, order, threads, calls, span[1])
-    walk = Walk(order, bound, waiting, span)
+    threads, order, waiting = host_threads(trace), device_order(trace), host_waits(trace)
+    walk = Walk(order, bindings(trace), waiting, span)
     walk.run(*_last(steps, threads, order, span[1]))
-    parts = [_device_part(trace, order, walk), _delay_part(order, bound, walk)]
+    parts = [_device_part(trace, walk), _delay_part(walk)]
+    own, start, end = _columns(walk.runs)
     for number, thread in enumerate(threads):
-        if runs := walk.host_runs(number):
-            parts.append(_host_part(trace, thread, runs, waiting.blocking, on_device=len(order) > 0))
-    guessed = Intervals.union_of(*walk.guesses()).clip(*span).length
+        if runs := Intervals.union_of(start[own == number], end[own == number]):
+            parts.append(_host_part(trace, thread, runs))
+    guesses = np.array(walk.guessed, dtype=np.int64).reshape(-1, 2)
+    guessed = Intervals.union_of(guesses[:, 0], guesses[:, 1]).clip(*span).length
     return _assembled(trace, parts, span[1] - span[0], guessed)
-
-
-def _span(trace: Trace, steps: Steps, threads: tuple[HostThread, ...], order: DeviceOrder) -> tuple[int, int] | None:
-    rows = np.concatenate([order.row, *(thread.rows for thread in threads)])
-    # The one window of a trace without steps is made of its events.
-    annotated = [window for window in steps.windows if window.number >= 0]
-    starts = [trace.start[rows], *(thread.activity.start for thread in threads)]
-    starts.append(np.array([window.host_start for window in annotated], dtype=np.int64))
-    ends = [trace.end[rows], *(thread.activity.end for thread in threads)]
-    ends.append(np.array([window.host_end for window in annotated], dtype=np.int64))
-    start, end = np.concatenate(starts), np.concatenate(ends)
-    return (int(start.min()), int(end.max())) if len(start) else None
 
 
 def _last(steps: Steps, threads: tuple[HostThread, ...], order: DeviceOrder, end: int) -> tuple[int, int]:
@@ -258,49 +227,44 @@ def _last(steps: Steps, threads: tuple[HostThread, ...], order: DeviceOrder, end
     return -1, ends.index(end) if end in ends else 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Part:
-    start: I64
-    end: I64
-    row: Rows
-    kind: Rows
+_Part = tuple[I64, I64, Rows, Rows]
+"""Starts, ends, rows and kinds of stretches."""
+_NO_TIME, _NO_ROW = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.intp)
 
 
-def _device_part(trace: Trace, order: DeviceOrder, walk: Walk) -> _Part:
+def _device_part(trace: Trace, walk: Walk) -> _Part:
+    order = walk.order
     kinds = np.full(len(order), _COPY, dtype=np.intp)
     kinds[trace.category[order.row] == Category.KERNEL] = _COMPUTE
     kinds[communication_kernels(trace)[order.row]] = _COMMUNICATION
-    events = np.array(walk.events[::-1], dtype=np.intp)
-    start, end = np.array(walk.event_start[::-1], dtype=np.int64), np.array(walk.event_end[::-1], dtype=np.int64)
-    return _Part(start, end, order.row[events], kinds[events])
+    events, start, end = _columns(walk.events)
+    return start, end, order.row[events], kinds[events]
 
 
-def _delay_part(order: DeviceOrder, bound: Bindings, walk: Walk) -> _Part:
+def _delay_part(walk: Walk) -> _Part:
     """The delays before device events: as much as is usual, and the rest."""
-    events = np.array(walk.delays[::-1], dtype=np.intp)
-    start, end = np.array(walk.delay_start[::-1], dtype=np.int64), np.array(walk.delay_end[::-1], dtype=np.int64)
+    order, bound = walk.order, walk.bound
+    events, start, end = _columns(walk.delays)
     explained = bound.explained[events]
     explained = np.where(order.start[events] - explained > RESIDUAL_NS, np.clip(explained, start, end), end)
     usual = np.where(bound.kind[events] == Wait.LAUNCH, _LAUNCH, _KERNEL_GAP)
-    none = np.full(2 * len(events), -1, dtype=np.intp)
-    return _Part(
+    return (
         np.concatenate((start, explained)),
         np.concatenate((explained, end)),
-        none,
+        np.full(2 * len(events), -1, dtype=np.intp),
         np.concatenate((usual, np.full(len(events), _UNEXPLAINED, dtype=np.intp))),
     )
 
 
-def _host_part(trace: Trace, thread: HostThread, runs: Intervals, blocking: Rows, *, on_device: bool) -> _Part:
+def _host_part(trace: Trace, thread: HostThread, runs: Intervals) -> _Part:
     """Cut the runs of one thread where another event becomes the innermost, and name the pieces."""
     rows = thread.rows[runs.within(trace.start[thread.rows], trace.end[thread.rows]) > 0]
-    owned = ownership(trace.start[rows], trace.end[rows])
     annotations = on_thread(trace, input_rows(trace), thread.thread)
-    communicating = Intervals.between(0, 0) if on_device else waits_for_collectives(trace, thread.thread)
-    layers = [_Layer(owned.start, owned.end, rows[owned.owner]), _Layer.of(trace, annotations)]
+    communicating = waits_for_collectives(trace, thread.thread)
+    layers = [row_ownership(trace, rows), row_ownership(trace, annotations)]
     if len(communicating):
-        layers.append(_Layer.of(trace, collective_annotation_rows(trace)))
-    changing: tuple[Intervals | _Layer, ...] = (runs, communicating, *layers)
+        layers.append(row_ownership(trace, collective_annotation_rows(trace)))
+    changing: tuple[Intervals | Ownership, ...] = (runs, communicating, *layers)
     cuts = np.concatenate([bound for each in changing for bound in (each.start, each.end)])
     cuts = np.sort(cuts, kind="stable")  # runs that are sorted already, which this kind merges
     bounds = cuts[np.flatnonzero(np.diff(cuts, prepend=cuts[:1] - 1))]
@@ -311,7 +275,7 @@ def _host_part(trace: Trace, thread: HostThread, runs: Intervals, blocking: Rows
     kind = np.full(len(start), _PYTHON, dtype=np.intp)
     row = np.where(waiting >= 0, waiting, owner)
     kind[owner >= 0] = np.where(trace.category[owner[owner >= 0]] == Category.CPU_OP, _OPERATOR, _CALL)
-    kind[np.isin(owner, blocking) & (owner >= 0)] = _SYNC
+    kind[np.isin(owner, host_waits(trace).blocking) & (owner >= 0)] = _SYNC
     kind[waiting >= 0] = _INPUT
     if len(communicating):
         waits = communicating.contains(start)
@@ -319,7 +283,7 @@ def _host_part(trace: Trace, thread: HostThread, runs: Intervals, blocking: Rows
     # A blocking call that takes longer waits for something that the trace does not show.
     returns = np.where(kind == _SYNC, np.maximum(start, end - RETURN_NS), start)
     lost = returns > start
-    return _Part(
+    return (
         np.concatenate((start[lost], returns)),
         np.concatenate((returns[lost], end)),
         np.concatenate((row[lost], row)),
@@ -327,40 +291,9 @@ def _host_part(trace: Trace, thread: HostThread, runs: Intervals, blocking: Rows
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Layer:
-    """Disjoint intervals in the order of time, each of one event."""
-
-    start: I64
-    end: I64
-    row: Rows
-
-    @classmethod
-    def of(cls, trace: Trace, rows: Rows) -> _Layer:
-        """Annotations; where several overlap the one that started last."""
-        owned = ownership(trace.start[rows], trace.end[rows])
-        return cls(owned.start, owned.end, rows[owned.owner])
-
-    def at(self, time: I64) -> Rows:
-        """The event that holds each moment, -1 for none."""
-        found = np.full(len(time), -1, dtype=np.intp)
-        if len(self.start):
-            index = np.searchsorted(self.start, time, side="right") - 1
-            inside = (index >= 0) & (time < self.end[np.maximum(index, 0)])
-            found[inside] = self.row[index[inside]]
-        return found
-
-
 def _assembled(trace: Trace, parts: list[_Part], span_ns: int, guessed_ns: int) -> CriticalPath:
-    def column(name: str, kind: type) -> npt.NDArray[np.int64]:
-        found: npt.NDArray[np.int64] = np.concatenate([np.zeros(0, kind), *(getattr(part, name) for part in parts)])
-        return found
-
     start, end, row, kind = (
-        column("start", np.int64),
-        column("end", np.int64),
-        column("row", np.intp),
-        column("kind", np.intp),
+        np.concatenate(columns) for columns in zip((_NO_TIME, _NO_TIME, _NO_ROW, _NO_ROW), *parts, strict=True)
     )
     some = np.flatnonzero(end > start)
     some = some[np.argsort(start[some], kind="stable")]

@@ -10,8 +10,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.launches import Launches
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.nesting import threads_of
+from pytest_perfdl.trace.arrays import Lookup
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace, once
 
 Flags = npt.NDArray[np.bool_]
 
@@ -66,18 +68,13 @@ class DeviceOrder:
 
 def by_track(trace: Trace, rows: Rows) -> dict[tuple[int, int], Rows]:
     """Indices into `rows` of the events of each (process, thread) or (device, stream), in the order of `rows`."""
-    found = {}
-    pid, tid = trace.pid[rows], trace.tid[rows]
-    for process in np.unique(pid).tolist():
-        own = np.flatnonzero(pid == process)
-        tids = tid[own]
-        for thread in np.unique(tids).tolist():
-            found[process, thread] = own[tids == thread]
-    return found
+    return {(pid, tid): own for pid, tid, own in threads_of(trace.pid[rows], trace.tid[rows])}
 
 
-def device_order(trace: Trace, joined: Launches) -> DeviceOrder:
+@once
+def device_order(trace: Trace) -> DeviceOrder:
     """The device events of a trace as streams."""
+    joined = launches(trace)
     row, call = joined.device, joined.call
     end = trace.end[row]
     launched = np.where(call >= 0, trace.start[call], NEVER) if len(row) else np.zeros(0, dtype=np.int64)
@@ -113,23 +110,12 @@ class SyncArgs(msgspec.Struct, gc=False):
     """Correlation of the call that recorded the event waited for."""
 
 
-class CallsByCorrelation:
+@once
+def calls_by_correlation(trace: Trace) -> Lookup:
     """Rows of runtime and driver calls by their correlation; of several the earliest."""
-
-    def __init__(self, trace: Trace) -> None:
-        calls = trace.launch_rows()
-        calls = calls[trace.correlation[calls] >= 0]
-        self._keys, first = np.unique(trace.correlation[calls], return_index=True)
-        self._calls = calls[first]
-
-    def find(self, correlation: I64) -> Rows:
-        """Row of each correlation's call, -1 for none."""
-        found = np.full(len(correlation), -1, dtype=np.intp)
-        if len(self._keys):
-            place = np.minimum(np.searchsorted(self._keys, correlation), len(self._keys) - 1)
-            match = (self._keys[place] == correlation) & (correlation >= 0)
-            found[match] = self._calls[place[match]]
-        return found
+    calls = trace.launch_rows()
+    calls = calls[trace.correlation[calls] >= 0]
+    return Lookup(trace.correlation[calls], calls)
 
 
 class Wait(IntEnum):
@@ -163,7 +149,8 @@ class Bindings:
     """When the last constraint that is not inferred was satisfied."""
 
 
-def bindings(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -> Bindings:
+@once
+def bindings(trace: Trace) -> Bindings:
     """Find for each device event what it waited for last.
 
     Known constraints are the end of the event before it on its stream, the start of its launching call and, where
@@ -173,8 +160,8 @@ def bindings(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -> Bin
     most `RESIDUAL_NS` before; failing that a kernel of the same device that ran then and ended at most
     `CONTENTION_NS` after (thresholds from replaying public traces).
     """
-    count = len(order)
-    start = order.start
+    order = device_order(trace)
+    count, start = len(order), order.start
     launch = np.minimum(order.launched, start)
     stream = np.full(count, NEVER, dtype=np.int64)
     has = order.previous >= 0
@@ -186,7 +173,7 @@ def bindings(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -> Bin
     by_launch = (launch >= stream) & (launch > NEVER)
     kind[by_launch] = Wait.LAUNCH
     source[by_launch] = -1
-    event_source, event_release = _latest_event(trace, order, calls)
+    event_source, event_release = _latest_event(trace)
     by_event = event_release > release
     kind[by_event], source[by_event] = Wait.EVENT, event_source[by_event]
     release = np.maximum(release, event_release)
@@ -197,7 +184,7 @@ def bindings(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -> Bin
     explained[in_call] = np.maximum(explained[in_call], trace.end[order.call[in_call]])
     known = release.copy()
     late = np.flatnonzero(start - explained > RESIDUAL_NS)
-    _infer(trace, order, late, kind, source, release)
+    _infer(trace, late, kind, source, release)
     inferred = kind >= Wait.OTHER_STREAM
     explained[inferred] = start[inferred]
     return Bindings(kind, source, release, explained, known)
@@ -208,15 +195,18 @@ def _usual(start: I64, release: I64, kind: npt.NDArray[np.int8], wanted: Wait) -
     return min(int(np.median(lag)), USUAL_AT_MOST_NS) if len(lag) else 0
 
 
-def event_waits(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -> tuple[Rows, Rows]:
+@once
+def event_waits(trace: Trace) -> tuple[Rows, Rows]:
     """Positions that wait for an event recorded on another stream, and of the last event ahead of the record.
 
     Known from `cuda_sync` events only: one pair for each `Stream Wait Event`, in their order; what waits is the next
     event that its stream is given.
     """
+    order = device_order(trace)
     waiters, sources = [], []
     rows = trace.matching(lambda name: name == "Stream Wait Event", trace.rows(Category.CUDA_SYNC))
     args = trace.decode_args(rows, SyncArgs)
+    calls = calls_by_correlation(trace)
     waiting = calls.find(trace.correlation[rows])
     recorded = calls.find(np.array([arg.record for arg in args], dtype=np.int64))
     for row, arg, wait, record in zip(rows.tolist(), args, waiting.tolist(), recorded.tolist(), strict=True):
@@ -236,11 +226,12 @@ def event_waits(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -> 
     return np.array(waiters, dtype=np.intp), np.array(sources, dtype=np.intp)
 
 
-def _latest_event(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -> tuple[Rows, I64]:
+def _latest_event(trace: Trace) -> tuple[Rows, I64]:
     """For each position the event of another stream that it has to wait for longest, and that one's end."""
+    order = device_order(trace)
     source = np.full(len(order), -1, dtype=np.intp)
     release = np.full(len(order), NEVER, dtype=np.int64)
-    waiters, sources = event_waits(trace, order, calls)
+    waiters, sources = event_waits(trace)
     for position, before in zip(waiters.tolist(), sources.tolist(), strict=True):
         end = min(int(order.end[before]), int(order.start[position]))
         if end > release[position]:
@@ -248,10 +239,9 @@ def _latest_event(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -
     return source, release
 
 
-def _infer(
-    trace: Trace, order: DeviceOrder, late: Rows, kind: npt.NDArray[np.int8], source: Rows, release: I64
-) -> None:
+def _infer(trace: Trace, late: Rows, kind: npt.NDArray[np.int8], source: Rows, release: I64) -> None:
     """Look for an event of another stream behind each late start, in place."""
+    order = device_order(trace)
     if len(order.sequence) < 2 or len(late) == 0:
         return
     by_end = np.argsort(order.end, kind="stable")

@@ -5,15 +5,24 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import Launches
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import Thread, input_rows, operator_threads, thread_of
-from pytest_perfdl.analysis.waiting.device_order import NEVER, CallsByCorrelation, DeviceOrder, SyncArgs, by_track
-from pytest_perfdl.trace.model import I64, LAUNCH_CATEGORIES, Category, Rows, Trace
+from pytest_perfdl.analysis.waiting.device_order import (
+    NEVER,
+    DeviceOrder,
+    SyncArgs,
+    by_track,
+    calls_by_correlation,
+    device_order,
+)
+from pytest_perfdl.trace.model import I64, LAUNCH_CATEGORIES, Category, Rows, Trace, once
 
 # What each host thread did when, as far as the trace tells: its activity, its gaps, and which threads matter.
 
@@ -43,12 +52,14 @@ class HostThread:
         return since, until
 
 
-def host_threads(trace: Trace, steps: Steps, joined: Launches) -> tuple[HostThread, ...]:
+@once
+def host_threads(trace: Trace) -> tuple[HostThread, ...]:
     """The threads that can hold up a step: the steps' own first, then by their first event.
 
     A thread counts if it runs operators or launches device work; one that only asks the driver for its state, like
     NCCL's watchdog, does not.
     """
+    joined, steps = launches(trace), steps_of(trace)
     if not steps.windows:
         return ()
     owner = thread_of(steps.windows[0])
@@ -148,38 +159,47 @@ class Waits:
     """Row of the call that waited, -1 for a wait in a gap."""
 
 
-_Part = tuple[I64, I64, Rows, Rows, npt.NDArray[np.bool_], npt.NDArray[np.int8], Rows]
-
-
 class _Found:
     """Collects the waits of all threads."""
 
-    def __init__(self, threads: int) -> None:
-        self._by_thread: list[list[_Part]] = [[] for _ in range(threads)]
+    def __init__(self, trace: Trace) -> None:
+        threads = host_threads(trace)
+        self._by_thread: list[list[tuple[npt.NDArray[Any], ...]]] = [[] for _ in threads]
+        self.thread_of_row = np.full(len(trace), -1, dtype=np.intp)
+        """Index of the thread of each row of the trace; -1 for what is not on one of them."""
+        for number, thread in enumerate(threads):
+            self.thread_of_row[thread.rows] = number
 
-    def in_calls(self, cause: WaitReason, waiter: Rows, call: Rows, release: I64, since: I64, event: Rows) -> None:
+    def in_calls(self, cause: WaitReason, call: Rows, release: I64, since: I64, event: Rows) -> None:
         """Waits in calls for device events."""
+        waiter = self.thread_of_row[call]
         for number in np.unique(waiter[waiter >= 0]).tolist():
             own = waiter == number
-            count = int(own.sum())
-            none, flags = np.full(count, -1, dtype=np.intp), np.zeros(count, dtype=bool)
-            causes = np.full(count, cause, dtype=np.int8)
-            self._by_thread[number].append((release[own], since[own], event[own], none, flags, causes, call[own]))
+            self.add(cause, number, release[own], since[own], event=event[own], call=call[own])
 
-    def in_gaps(
-        self, cause: WaitReason, waiter: int, release: I64, since: I64, event: Rows, thread: Rows, *, inferred: bool
+    def add(
+        self,
+        cause: WaitReason,
+        waiter: int,
+        release: I64,
+        since: I64,
+        *,
+        event: Rows | int = -1,
+        thread: Rows | int = -1,
+        call: Rows | int = -1,
+        inferred: bool = False,
     ) -> None:
-        """Waits of one thread in its gaps."""
-        flags = np.full(len(release), inferred, dtype=bool)
-        causes, none = np.full(len(release), cause, dtype=np.int8), np.full(len(release), -1, dtype=np.intp)
-        self._by_thread[waiter].append((release, since, event, thread, flags, causes, none))
+        """Waits of one thread, for device events or for threads."""
+        count = len(release)
+        events, threads, calls = (np.full(count, each, dtype=np.intp) for each in (event, thread, call))
+        flags, causes = np.full(count, inferred, dtype=bool), np.full(count, cause, dtype=np.int8)
+        self._by_thread[waiter].append((release, since, events, threads, flags, causes, calls))
 
-    def waits(self, waiter: int) -> Waits:
-        parts = self._by_thread[waiter]
-        if not parts:
-            none, rows = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.intp)
-            return Waits(none, none, rows, rows, np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int8), rows)
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    def of_thread(self, waiter: int) -> Waits:
+        """The waits of one thread."""
+        none, rows = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.intp)
+        nothing = none, none, rows, rows, np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int8), rows
+        columns = [np.concatenate(column) for column in zip(nothing, *self._by_thread[waiter], strict=True)]
         release, since = columns[:2]
         keep = np.flatnonzero(release > since)
         keep = keep[np.lexsort((since[keep], release[keep]))]
@@ -205,33 +225,47 @@ class HostWaits:
     """Rows of the calls that synchronize with a stream which is known, and the number of that stream."""
 
 
-def host_waits(
-    trace: Trace, order: DeviceOrder, threads: tuple[HostThread, ...], calls: CallsByCorrelation, end: int
-) -> HostWaits:
-    """Find where host threads waited; the steps' thread up to `end`, which it may have reached in a gap.
+def span_of(trace: Trace) -> tuple[int, int] | None:
+    """From the first start to the last end of what a path can lead through; `None` without any.
+
+    Operators, runtime calls, input and step annotations, on threads that run operators or launch, and device events.
+    """
+    threads = host_threads(trace)
+    rows = np.concatenate([device_order(trace).row, *(thread.rows for thread in threads)])
+    # The one window of a trace without steps is made of its events.
+    bounds = [(window.host_start, window.host_end) for window in steps_of(trace).windows if window.number >= 0]
+    annotated = np.array(bounds, dtype=np.int64).reshape(-1, 2)
+    starts = np.concatenate([trace.start[rows], annotated[:, 0], *(thread.activity.start for thread in threads)])
+    ends = np.concatenate([trace.end[rows], annotated[:, 1], *(thread.activity.end for thread in threads)])
+    return (int(starts.min()), int(ends.max())) if len(starts) else None
+
+
+@once
+def host_waits(trace: Trace) -> HostWaits:
+    """Find where host threads waited; the steps' thread up to the end of `span_of`, which it may have reached in a gap.
 
     *Known*: a synchronizing call for the last event ahead of it (of the stream or event that `cuda_sync` names, else
     the one that ended last before the call returned); a copy's call that returned with its own copy; a launch into
     a full queue; the autograd engine's threads for their caller and the caller for them.
     *Inferred*: a long gap that ends with the thread's last kernel (polling), or soon after another thread went idle.
     """
-    thread_of_row = np.full(len(trace), -1, dtype=np.intp)
-    for number, thread in enumerate(threads):
-        thread_of_row[thread.rows] = number
-    found = _Found(len(threads))
-    syncs, kinds = _sync_calls(trace, threads)
-    named = _named_targets(trace, order, syncs, kinds, calls) if len(order) else []
-    sync_call, sync_event = _synchronizations(trace, order, thread_of_row, syncs, kinds, named, found)
-    copies = _blocking_copies(trace, order, thread_of_row, found)
-    _full_queues(trace, order, thread_of_row, found)
-    _spinning(order, threads, thread_of_row, end, found)
+    threads, span = host_threads(trace), span_of(trace)
+    end = span[1] if span is not None else 0
+    found = _Found(trace)
+    syncs, kinds = _sync_calls(trace)
+    named = _named_targets(trace, syncs, kinds)
+    sync_call, sync_event = _synchronizations(trace, syncs, kinds, named, found)
+    copies = _blocking_copies(trace, found)
+    for own in device_order(trace).sequence:
+        call, before, released = full_queue(trace, own)
+        found.in_calls(WaitReason.QUEUE, call, released, trace.start[call], before)
+    _spinning(trace, end, found)
     for waiter in range(len(threads)):
         _joins(threads, waiter, end, found)
-    blocking = np.concatenate((syncs[kinds < _FREEING], copies))
     return HostWaits(
-        by_thread=tuple(found.waits(waiter) for waiter in range(len(threads))),
-        thread_of_row=thread_of_row,
-        blocking=blocking,
+        by_thread=tuple(found.of_thread(waiter) for waiter in range(len(threads))),
+        thread_of_row=found.thread_of_row,
+        blocking=np.concatenate((syncs[kinds < _FREEING], copies)),
         sync_call=sync_call,
         sync_event=sync_event,
         whole_device=syncs[np.isin(kinds, (_DEVICE, _FREEING))],
@@ -242,28 +276,23 @@ def host_waits(
 _DEVICE, _STREAM, _EVENT, _FREEING = 1, 2, 3, 4
 
 
-def _sync_calls(trace: Trace, threads: tuple[HostThread, ...]) -> tuple[Rows, Rows]:
+def _sync_calls(trace: Trace) -> tuple[Rows, Rows]:
     """Rows of the calls that synchronize, and what with."""
     matches = [SYNC_CALL.match(name) for name in trace.names]
     kind_of = np.array([match.lastindex or 0 if match else 0 for match in matches], dtype=np.intp)
-    kind_of[[bool(_FREE.match(name)) for name in trace.names]] = _FREEING
-    rows = np.concatenate([thread.rows for thread in threads] or [np.zeros(0, dtype=np.intp)])
+    kind_of[trace.named(_FREE.match)] = _FREEING
+    rows = np.concatenate([_NONE, *(thread.rows for thread in host_threads(trace))])
     rows = rows[(kind_of[trace.name[rows]] > 0) & (trace.category[rows] != Category.CPU_OP)]
     return rows, kind_of[trace.name[rows]]
 
 
 def _synchronizations(
-    trace: Trace,
-    order: DeviceOrder,
-    thread_of_row: Rows,
-    rows: Rows,
-    kinds: Rows,
-    named: list[tuple[int, int, int]],
-    found: _Found,
+    trace: Trace, rows: Rows, kinds: Rows, named: list[tuple[int, int, int]], found: _Found
 ) -> tuple[Rows, Rows]:
     """Add the waits, and return the calls and the events that they had to be ready for."""
+    order = device_order(trace)
     if len(rows) == 0 or len(order) == 0:
-        return np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp)
+        return _NONE, _NONE
     since, until = trace.start[rows], trace.end[rows]
     event = np.full(len(rows), -1, dtype=np.intp)
     end = np.full(len(rows), NEVER, dtype=np.int64)
@@ -289,7 +318,7 @@ def _synchronizations(
         some = np.flatnonzero(waited & ((kinds == _FREEING) == freeing))
         release = np.minimum(end[some], until[some])
         cause = WaitReason.FREE if freeing else WaitReason.SYNC
-        found.in_calls(cause, thread_of_row[rows[some]], rows[some], release, since[some], event[some])
+        found.in_calls(cause, rows[some], release, since[some], event[some])
     return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
 
 
@@ -303,14 +332,13 @@ def _ended_last(order: DeviceOrder, by_end: Rows, since: int, until: int) -> int
     return -1
 
 
-def _named_targets(
-    trace: Trace, order: DeviceOrder, rows: Rows, kinds: Rows, calls: CallsByCorrelation
-) -> list[tuple[int, int, int]]:
+def _named_targets(trace: Trace, rows: Rows, kinds: Rows) -> list[tuple[int, int, int]]:
     """Calls whose target a `cuda_sync` event names: index, position of the target (-1 for none) and its stream."""
-    events = trace.rows(Category.CUDA_SYNC)
+    order, events = device_order(trace), trace.rows(Category.CUDA_SYNC)
     place = {row: at for at, row in enumerate(rows.tolist())}
     targets = []
     args = trace.decode_args(events, SyncArgs)
+    calls = calls_by_correlation(trace)
     callers = calls.find(trace.correlation[events]).tolist()
     records = calls.find(np.array([arg.record for arg in args], dtype=np.int64)).tolist()
     for event, arg, caller, record in zip(events.tolist(), args, callers, records, strict=True):
@@ -325,8 +353,9 @@ def _named_targets(
     return targets
 
 
-def _blocking_copies(trace: Trace, order: DeviceOrder, thread_of_row: Rows, found: _Found) -> Rows:
+def _blocking_copies(trace: Trace, found: _Found) -> Rows:
     """Copies whose calls returned with them; pinned ones by an asynchronous call do so only by accident."""
+    order = device_order(trace)
     copy = np.flatnonzero((trace.category[order.row] == Category.GPU_MEMCPY) & (order.call >= 0))
     call: Rows = order.call[copy]
     pinned = trace.named(lambda name: "Pinned" in name)[trace.name[order.row[copy]]]
@@ -335,22 +364,17 @@ def _blocking_copies(trace: Trace, order: DeviceOrder, thread_of_row: Rows, foun
     lag = end - order.end[copy]
     blocks = (lag >= -EARLY_NS) & (lag <= RETURN_NS) & (order.end[copy] > start) & ~(pinned & asynchronous)
     copy, call, start, end = copy[blocks], call[blocks], start[blocks], end[blocks]
-    found.in_calls(WaitReason.COPY, thread_of_row[call], call, np.minimum(order.end[copy], end), start, copy)
+    found.in_calls(WaitReason.COPY, call, np.minimum(order.end[copy], end), start, copy)
     return call
 
 
-def _full_queues(trace: Trace, order: DeviceOrder, thread_of_row: Rows, found: _Found) -> None:
-    for own in order.sequence:
-        call, before, released = full_queue(trace, order, own)
-        found.in_calls(WaitReason.QUEUE, thread_of_row[call], call, released, trace.start[call], before)
-
-
-def full_queue(trace: Trace, order: DeviceOrder, own: Rows) -> tuple[Rows, Rows, I64]:
+def full_queue(trace: Trace, own: Rows) -> tuple[Rows, Rows, I64]:
     """Rows of the calls that waited for room in a stream's queue, positions of what made room, and when that was.
 
     `own` are the positions of the stream's events in their order. What a launch usually takes is told by those
     before the first that could have had to wait: of the later ones most may.
     """
+    order = device_order(trace)
     free = order.call[own[: QUEUE - 1]]
     free = free[free >= 0]
     if len(own) < QUEUE or not len(free):
@@ -368,17 +392,12 @@ def full_queue(trace: Trace, order: DeviceOrder, own: Rows) -> tuple[Rows, Rows,
     return call[full], before[full], released[full]
 
 
-def _spinning(
-    order: DeviceOrder,
-    threads: tuple[HostThread, ...],
-    thread_of_row: Rows,
-    span_end: int,
-    found: _Found,
-) -> None:
+def _spinning(trace: Trace, span_end: int, found: _Found) -> None:
+    order = device_order(trace)
     linked = np.flatnonzero(order.call >= 0)
     linked = linked[np.lexsort((order.end[linked], order.launched[linked]))]
-    launcher = thread_of_row[order.call[linked]]
-    for number, thread in enumerate(threads):
+    launcher = found.thread_of_row[order.call[linked]]
+    for number, thread in enumerate(host_threads(trace)):
         own = linked[launcher == number]
         since, until = thread.gaps(span_end if number == 0 else None)
         long = until - since > GAP_NS
@@ -389,9 +408,8 @@ def _spinning(
         # The kernel must have run for most of the gap: a short one ends anywhere.
         polled = (end - until <= SPIN_BEFORE_NS) & (until - end <= SPIN_AFTER_NS) & (order.start[event] < until)
         polled &= (np.minimum(end, until) - since) * 2 >= until - since
-        event, none = event[polled], np.full(int(polled.sum()), -1, dtype=np.intp)
         release = np.minimum(end, until)[polled]
-        found.in_gaps(WaitReason.SPIN, number, release, since[polled], event, none, inferred=True)
+        found.add(WaitReason.SPIN, number, release, since[polled], event=event[polled], inferred=True)
 
 
 def _joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found) -> None:
@@ -427,8 +445,7 @@ def _joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found
         _started(threads[0], int(until[0]), release, source)
     for flag in (True, False):
         some = (source >= 0) & (sure == flag)
-        none = np.full(int(some.sum()), -1, dtype=np.intp)
-        found.in_gaps(WaitReason.JOIN, waiter, release[some], since[some], none, source[some], inferred=not flag)
+        found.add(WaitReason.JOIN, waiter, release[some], since[some], thread=source[some], inferred=not flag)
 
 
 def _started(owner: HostThread, start: int, release: I64, source: Rows) -> None:

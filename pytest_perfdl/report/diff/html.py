@@ -19,7 +19,7 @@ from pytest_perfdl.report.diff.wording import (
     large_effects,
     latent_words,
     refused_words,
-    replaced,
+    replaced_words,
     side_words,
     slower_words,
     step_words,
@@ -121,7 +121,7 @@ def _causes(each: Diff) -> Table:
 def _reasons(cause: DiffCause) -> list[str]:
     large = large_effects(cause.effects_ns)
     why = [
-        replaced(cause),
+        replaced_words(cause),
         ", ".join(effect_words(name, ns) for name, ns in large) if cause.status == "changed" and len(large) > 1 else "",
         bound(cause.bound) if cause.bound else "",
         "uncertain match" if cause.confidence < SURE else "",

@@ -179,7 +179,7 @@ def _diff(title: str, each: Diff, limit: float) -> _TestDiff:
         lines=_places(each, "line"),
         matching=_Matching(each.coverage, dict(sorted(each.matched_by.items())), list(_unmatched(each))),
         drift=filled(_Drift, each.drift, ns=round(each.drift.ns)),
-        detectable_ns=_rounded(each.detectable_ns),
+        detectable_ns=_round(each.detectable_ns),
         utilization=each.use,
         counterfactual=found and filled(_Counterfactual, found, shares=[_share(share) for share in found.shares]),
     )
@@ -193,14 +193,14 @@ def _step(each: Diff) -> _Step:
         ci95_ns=_interval(each.interval),
         intervals_over=each.unit,
         timed=None if each.timed is None else _timed(each.timed),
-        unprofiled_ns=_rounded(each.unprofiled_ns),
+        unprofiled_ns=_round(each.unprofiled_ns),
         bound=whole.bound(),
         launch_share=whole.launch_share(),
     )
 
 
 def _timed(metric: MetricVerdict) -> _Timed:
-    return filled(_Timed, metric, metric=metric.name, base_ns=_rounded(metric.base), new_ns=_rounded(metric.new))
+    return filled(_Timed, metric, metric=metric.name, base_ns=_round(metric.base), new_ns=_round(metric.new))
 
 
 def _share(each: Share) -> _Share:
@@ -236,7 +236,7 @@ def _places(each: Diff, kind: Literal["module", "line"]) -> list[Any]:
     return [filled(_Place, place) for place in places(each, kind) if place.name]
 
 
-def _rounded(value: float | None) -> int | None:
+def _round(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 

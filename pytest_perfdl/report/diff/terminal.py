@@ -23,13 +23,14 @@ from pytest_perfdl.report.diff.wording import (
     large_effects,
     latent_words,
     refused_words,
-    replaced,
+    replaced_words,
     side_words,
     slower_words,
     step_words,
     use_rows,
 )
 from pytest_perfdl.report.figures import effect_name, effect_words
+from pytest_perfdl.report.layout import Column, Table
 from pytest_perfdl.report.trace.tables import place, sizes
 from pytest_perfdl.report.words import bound
 
@@ -111,12 +112,6 @@ def _account(each: Diff, width: int) -> Iterator[str]:
         yield from layout.paragraph(words, 2, width)
 
 
-def of_change(ns: float, each: Diff) -> str:
-    """Share of the change of the profiled step, where it changed."""
-    part = wording.share(ns, each)
-    return "" if part is None else format_percent(part, signed=False)
-
-
 def _use(each: Diff, limit: float, top: int, width: int) -> Iterator[str]:
     if each.use is None or not (rows := use_rows(each.use)):
         return
@@ -124,20 +119,25 @@ def _use(each: Diff, limit: float, top: int, width: int) -> Iterator[str]:
     if words := slower_words(each, limit):
         yield from layout.paragraph(words, 2, width)
     yield from layout.rows([("", "baseline", "current"), *rows], "lrr", 2, width)
-    known = [row for row in each.use.operators if row.dtype and _moved(row)]
-    table: list[tuple[str, ...]] = [("", "baseline", "current", "of roofline", "bound by")]
-    for row in known[:top]:
-        sides = (row.base, row.new)
-        times = ["" if side is None else format_quantity(side.time_ns, "ns") for side in sides]
-        shares = ["" if side is None or side.roofline is None else figure_words("", side.roofline) for side in sides]
-        name = f"{row.operator} {sizes(row.shapes)} {row.dtype}"
-        table.append((visible(name), *times, " -> ".join(filter(None, shares)), bounds(row)))
-    if any(line[3] for line in table[1:]):
+    known = [row for row in each.use.operators if row.dtype and _is_changed(row)][:top]
+    if any(_rooflines(row) for row in known):
+        columns = (
+            Column("Operator", lambda row: f"{row.operator} {sizes(row.shapes)} {row.dtype}", "name"),
+            Column("Baseline", lambda row: row.base and row.base.time_ns, "ns"),
+            Column("Current", lambda row: row.new and row.new.time_ns, "ns"),
+            Column("Of roofline", _rooflines, "figure"),
+            Column("Bound by", bounds),
+        )
         yield "  Operators whose time changed"
-        yield from layout.rows(table, "lrrrl", 4, width, short_names, least=60)
+        yield from layout.table(Table("Operators", columns, known), width, indent=4, least=60)
 
 
-def _moved(row: OperatorSides) -> bool:
+def _rooflines(row: OperatorSides) -> str:
+    shares = [side.roofline for side in (row.base, row.new) if side is not None and side.roofline is not None]
+    return " -> ".join(figure_words("", share) for share in shares)
+
+
+def _is_changed(row: OperatorSides) -> bool:
     """Whether an operator takes another time, by more than `MOVED`, or is on one side only."""
     if row.base is None or row.new is None:
         return True
@@ -155,11 +155,9 @@ def _causes(each: Diff, top: int, width: int) -> Iterator[str]:
         largest = set(sorted(range(len(found)), key=lambda place: -abs(found[place].own_ns))[:top])
         shown = [cause for place, cause in enumerate(found) if place in largest]
         bound_of_step = regions(each.new).bound()
-        table: list[tuple[str, ...]] = [("", "change", "share", "baseline", "current", "calls")]
-        table += [_cause_row(cause, each) for cause in shown]
-        table += _rest_rows(shown, each)
-        lines = layout.rows(table, "lrrrrl", 2, width, short_names)
-        step = (len(lines) - 1) // (len(table) - 1)
+        rows = [*((cause_name(cause), cause.own_ns, cause) for cause in shown), *_rest_rows(shown, each)]
+        lines = layout.table(Table("Causes", _cause_columns(each), rows), width)
+        step = (len(lines) - 1) // len(rows)
         yield lines[0]
         for number, cause in enumerate(shown):
             if cause.own_ns * way < 0 and (number == 0 or shown[number - 1].own_ns * way >= 0):
@@ -179,14 +177,19 @@ def _causes(each: Diff, top: int, width: int) -> Iterator[str]:
         )
 
 
-def _cause_row(cause: DiffCause, each: Diff) -> tuple[str, ...]:
+def _cause_columns(each: Diff) -> tuple[Column, ...]:
+    """Of rows (name, change, cause); the cause is `None` for what is not one."""
+
+    def time(cause: DiffCause | None, ns: float, absent: str) -> float | None:
+        return None if cause is None or (not ns and cause.status == absent) else ns
+
     return (
-        visible(cause_name(cause)),
-        format_quantity(cause.own_ns, "ns", signed=True),
-        of_change(cause.own_ns, each),
-        format_quantity(cause.base.ns, "ns") if cause.base.ns or cause.status != "new" else "",
-        format_quantity(cause.new.ns, "ns") if cause.new.ns or cause.status != "gone" else "",
-        _calls(cause),
+        Column("Name", lambda row: row[0], "name"),
+        Column("Change", lambda row: row[1] if row[2] else round(row[1]), "signed"),
+        Column("Share", lambda row: wording.share(row[1], each), "share"),
+        Column("Baseline", lambda row: row[2] and time(row[2], row[2].base.ns, "new"), "ns"),
+        Column("Current", lambda row: row[2] and time(row[2], row[2].new.ns, "gone"), "ns"),
+        Column("Calls", lambda row: row[2] and _calls(row[2])),
     )
 
 
@@ -199,20 +202,18 @@ def _calls(cause: DiffCause) -> str:
     return f"{cause.base.count:.4g} -> {cause.new.count:.4g}"
 
 
-def _rest_rows(shown: Sequence[DiffCause], each: Diff) -> list[tuple[str, ...]]:
+def _rest_rows(shown: Sequence[DiffCause], each: Diff) -> list[tuple[str, float, None]]:
     """What is not named, so that changes and shares add up to the step's."""
     drift = each.drift.ns if each.drift.applied else 0.0
     rest = each.delta_ns - drift - sum(cause.own_ns for cause in shown)
-    rows = [("all other parts", rest)] if round(rest) else []
-    rows += [("machine drift", drift)] if round(drift) else []
-    rows.append(("total", float(each.delta_ns)))
-    return [(name, format_quantity(round(ns), "ns", signed=True), of_change(ns, each), "", "", "") for name, ns in rows]
+    rows = (("all other parts", rest), ("machine drift", drift))
+    return [*((name, ns, None) for name, ns in rows if round(ns)), ("total", each.delta_ns, None)]
 
 
 def _details(cause: DiffCause, step: str, width: int) -> Iterator[str]:
     """Why it changed, and where; what bounds the whole step is not repeated."""
     large = large_effects(asdict(cause.effects))
-    if text := replaced(cause):
+    if text := replaced_words(cause):
         yield visible(text) if len(text) <= width else f"{visible(text)[: width - 3]}..."
     elif cause.status == "changed" and len(large) > 1:
         yield ", ".join(effect_words(name, ns) for name, ns in large)

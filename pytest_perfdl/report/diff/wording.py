@@ -158,7 +158,7 @@ def cause_name(cause: DiffCause) -> str:
     return short_name(name or cause.name) if cause.kind == "kernel" else name or cause.name
 
 
-def replaced(cause: DiffCause) -> str:
+def replaced_words(cause: DiffCause) -> str:
     """What a cause's work was in the baseline, where that was other work: "replaces a and 2 more"."""
     before = _listed(cause, "base") if cause.status in EXCHANGED else ""
     return f"{_EXCHANGED[cause.status]} {before}" if before else ""

@@ -60,7 +60,7 @@ def write_merged(path: Path, figures: RankFigures, activities: Sequence[RankActi
         raise ReportError(f"{error.filename or path} cannot be written: {error.strerror or error}") from error
 
 
-def merged(figures: RankFigures, activities: Sequence[RankActivity], traces: Iterable[Trace]) -> bytes:
+def merge_ranks(figures: RankFigures, activities: Sequence[RankActivity], traces: Iterable[Trace]) -> bytes:
     """What `write_merged` writes, gzip-compressed, for traces that are small: equal input gives equal bytes."""
     origin = _origin(figures, activities)
     told: list[dict[str, Any]] = []

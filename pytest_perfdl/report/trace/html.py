@@ -20,7 +20,7 @@ from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.report import html, svg
 from pytest_perfdl.report.advice import no_advice, sentences
 from pytest_perfdl.report.layout import Column, Table
-from pytest_perfdl.report.ranks import ALIKE, telling, wait_table
+from pytest_perfdl.report.ranks import ALIKE, choose_telling, wait_table
 from pytest_perfdl.report.svg import Axis
 from pytest_perfdl.report.trace import ranks as ranks_of
 from pytest_perfdl.report.trace import tables
@@ -219,14 +219,14 @@ def write_page(
     """Write the page; `advised` has an entry for each summary.
 
     Of several ranks, `summaries` and `activities` are in the order of `ranks.ranks`. The page of many ranks has the
-    traces of a few of them (`ranks.reported`).
+    traces of a few of them (`ranks.choose_reported`).
 
     Raises
     ------
     ReportError
         When it cannot be written; an earlier page is then still whole.
     """
-    places = range(len(summaries)) if ranks is None else ranks_of.reported(ranks, RANKS)
+    places = range(len(summaries)) if ranks is None else ranks_of.choose_reported(ranks, RANKS)
     shown, advice = [summaries[place] for place in places], [advised[place] for place in places]
     html.write_page(
         path,
@@ -250,11 +250,13 @@ def _across(ranks: RankFigures, activities: Sequence[RankActivity]) -> dict[str,
     chart = None
     if activities and (steps := chosen_steps(ranks)):
         own, waits = [ranks_of.own_ns(rank) for rank in ranks.ranks], ranks.exposed_waits_ns
-        chart = rank_chart(timeline(activities, ranks, steps, BINS), ranks, telling(own, waits, marked, MOST_ROWS))
+        chart = rank_chart(
+            timeline(activities, ranks, steps, BINS), ranks, choose_telling(own, waits, marked, MOST_ROWS)
+        )
     return {
         "chart": chart,
         "waits": wait_table([rank.rank for rank in ranks.ranks], ranks_of.waits_per_step(ranks), marked),
-        "rank_table": tables.of_ranks(ranks, range(len(ranks.ranks)), "▸ straggler"),
+        "rank_table": tables.rank_table(ranks, range(len(ranks.ranks)), "▸ straggler"),
     }
 
 

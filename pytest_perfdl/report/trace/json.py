@@ -122,7 +122,7 @@ def to_json(
 def _summary(summary: TraceSummary, answers: Answers | None, selection: Selection) -> Any:
     path, steps = summary.critical_path, step_count(summary)
     tables = {
-        name: [filled(Operator, row, per_step=_divided(row, steps)) for row in selection.rows(getattr(summary, name))]
+        name: [filled(Operator, row, per_step=_divide(row, steps)) for row in selection.rows(getattr(summary, name))]
         for name in ("operators", "shapes", "modules", "lines")
     }
     return filled(
@@ -135,7 +135,7 @@ def _summary(summary: TraceSummary, answers: Answers | None, selection: Selectio
         findings=[*summary.findings, *summary.doubts, *(finding.text for finding in summary.noticed)],
         left_out=[_LeftOut(*each) for each in summary.left_out],
         kernels=[
-            filled(Kernel, row, mean_ns=row.total_ns / row.count, per_step=_divided(row, steps))
+            filled(Kernel, row, mean_ns=row.total_ns / row.count, per_step=_divide(row, steps))
             for row in selection.rows(summary.kernels)
         ],
         roofline=[filled(Roofline, row) for row in selection.rows(summary.roofline)],
@@ -160,6 +160,6 @@ TOTALS = (
 """Fields of rows that are totals over the trace."""
 
 
-def _divided(row: KernelRow | OperatorRow, steps: int) -> dict[str, float]:
+def _divide(row: KernelRow | OperatorRow, steps: int) -> dict[str, float]:
     """Totals of a row divided by the number of steps."""
     return {name: getattr(row, name) / steps for name in TOTALS if hasattr(row, name)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.report.ranks import ALIKE, TELLING, telling
+from pytest_perfdl.report.ranks import ALIKE, TELLING, choose_telling
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.ranks import Bucket, Rank, RankFigures
@@ -102,7 +102,7 @@ def straggler_place(ranks: RankFigures) -> int | None:
 def shown_ranks(ranks: RankFigures) -> list[int]:
     """Places of the ranks that a table shows: all, or of more than `ALIKE` the telling ones."""
     most = len(ranks.ranks) if len(ranks.ranks) <= ALIKE else TELLING
-    return telling([own_ns(rank) for rank in ranks.ranks], ranks.exposed_waits_ns, straggler_place(ranks), most)
+    return choose_telling([own_ns(rank) for rank in ranks.ranks], ranks.exposed_waits_ns, straggler_place(ranks), most)
 
 
 def others_line(ranks: RankFigures, shown: Sequence[int]) -> str:
@@ -164,7 +164,7 @@ def clocks_line(ranks: RankFigures) -> str:
     return f"{fact}. The clocks of the ranks are aligned on the ends of collectives, within {within}."
 
 
-def reported(ranks: RankFigures, most: int) -> list[int]:
+def choose_reported(ranks: RankFigures, most: int) -> list[int]:
     """Places of the ranks whose traces are reported in full: all, or of more than `most` the straggler's and another's.
 
     The other one is for comparison; it is the only one without a straggler.

@@ -299,7 +299,7 @@ def copies(summary: TraceSummary) -> Table:
     return Table(f"Copies{each_step(summary)}", columns, summary.copies)
 
 
-def of_ranks(found: RankFigures, places: Sequence[int], mark: str) -> Table:
+def rank_table(found: RankFigures, places: Sequence[int], mark: str) -> Table:
     """The ranks at some places, each a row; `mark` is what follows the straggler's name."""
     count, marked = steps(found), straggler_place(found)
     columns = (

@@ -285,7 +285,7 @@ def across_ranks(ranks: RankFigures, top: int, width: int) -> str:
 
 def _rank_rows(ranks: RankFigures, width: int) -> Iterator[str]:
     shown, step = shown_ranks(ranks), step_ns(ranks)
-    found = tables.of_ranks(ranks, shown, "*")
+    found = tables.rank_table(ranks, shown, "*")
     yield "Ranks (mean per step" + (f", which takes {format_quantity(step, 'ns')}" if step else "") + ")"
     yield from layout.table(found, width)
     if text := others_line(ranks, shown):

@@ -11,17 +11,17 @@ import numpy as np
 
 from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.trace.model import F64, I64, Rows
-from pytest_perfdl.whatif.editing.select import Selector, chosen
+from pytest_perfdl.whatif.editing.select import Selector, select_tasks
 from pytest_perfdl.whatif.editing.surgery import (
     NewTask,
     apart_from_chains,
-    inserted,
-    moved,
-    rebuilt,
+    insert_tasks,
+    move_tasks,
+    rebuild,
+    remove_tasks,
     with_launches,
-    without,
 )
-from pytest_perfdl.whatif.from_trace.job import coupled
+from pytest_perfdl.whatif.from_trace.job import couple
 from pytest_perfdl.whatif.model import NO_SCOPE, EdgeKind, Job, Mask, TaskGraph, Track, TrackKind
 from pytest_perfdl.whatif.simulation.structure import inherit
 
@@ -32,7 +32,7 @@ Policy = Callable[[TaskGraph], "I64 | F64"]
 """One number per task: of the tasks that could start, the one with the lowest goes first."""
 
 
-def scheduled(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
+def reschedule(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
     """A graph in which the tasks of some streams run in the order that a policy leads to: see `Plan.schedule`.
 
     List scheduling without preemption: whenever a stream is free it starts, of the tasks that wait for nothing else,
@@ -72,7 +72,7 @@ def scheduled(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
     place[order] = np.sort(place[tasks])
     # The lag of a task behind its neighbor was that of the old order.
     origin = np.where(own, -1, np.arange(len(graph)))
-    return rebuilt(graph, graph.tasks, origin, place, apart_from_chains(graph))
+    return rebuild(graph, graph.tasks, origin, place, apart_from_chains(graph))
 
 
 def _list_scheduling(graph: TaskGraph, own: Mask, priority: F64) -> I64:
@@ -259,7 +259,7 @@ class Plan:
     def remove(self, tasks: Selector, *, launches: bool = True) -> Plan:
         """Tasks vanish; with `launches` also what they launched, and calls that have nothing left to launch.
 
-        What waited for them waits for what was ahead of them on their track (see `surgery.without`).
+        What waited for them waits for what was ahead of them on their track (see `surgery.remove_tasks`).
         """
         return self.then("remove", tasks=tasks, launches=launches)
 
@@ -288,7 +288,7 @@ class Plan:
         return self.then("move", tasks=tasks, track=track)
 
     def schedule(self, tracks: Track | TrackKind | Iterable[Track], policy: Policy) -> Plan:
-        """Streams or channels take their tasks in the order of a policy: see `edit.scheduled`."""
+        """Streams or channels take their tasks in the order of a policy: see `edit.reschedule`."""
         return self.then("schedule", tracks=tracks, policy=policy)
 
     def each_rank(self, plans: Sequence[Plan]) -> Plan:
@@ -311,7 +311,7 @@ class Plan:
 def _scale(graph: TaskGraph, tasks: Selector, factor: float) -> TaskGraph:
     if not factor >= 0:
         raise ValueError(f"a duration cannot be scaled by {factor}")
-    own = chosen(graph, tasks)
+    own = select_tasks(graph, tasks)
     duration = graph.tasks.duration.copy()
     duration[own] = np.rint(duration[own] * factor).astype(np.int64)
     return graph.with_durations(duration)
@@ -319,7 +319,7 @@ def _scale(graph: TaskGraph, tasks: Selector, factor: float) -> TaskGraph:
 
 @primitive("retime")
 def _retime(graph: TaskGraph, tasks: Selector, ns: int | I64 | Callable[[TaskGraph, Rows], I64]) -> TaskGraph:
-    own = np.flatnonzero(chosen(graph, tasks))
+    own = np.flatnonzero(select_tasks(graph, tasks))
     duration = graph.tasks.duration.copy()
     duration[own] = ns(graph, own) if callable(ns) else ns
     if (duration[own] < 0).any():
@@ -336,21 +336,21 @@ def _timed(graph: TaskGraph, ns: I64) -> TaskGraph:
 
 @primitive("remove")
 def _remove(graph: TaskGraph, tasks: Selector, launches: bool = True) -> TaskGraph:
-    own = chosen(graph, tasks)
-    return without(graph, with_launches(graph, own) if launches else own)
+    own = select_tasks(graph, tasks)
+    return remove_tasks(graph, with_launches(graph, own) if launches else own)
 
 
 @primitive("insert")
 def _insert(
     graph: TaskGraph, task: NewTask, after: Selector, track: Track | None = None, before: Selector | None = None
 ) -> TaskGraph:
-    waiting = None if before is None else chosen(graph, before)
-    return inserted(graph, task, chosen(graph, after), track, waiting)
+    waiting = None if before is None else select_tasks(graph, before)
+    return insert_tasks(graph, task, select_tasks(graph, after), track, waiting)
 
 
 @primitive("replace")
 def _replace(graph: TaskGraph, tasks: Selector, name: str, ns: Durations) -> TaskGraph:
-    own = chosen(graph, tasks)
+    own = select_tasks(graph, tasks)
     behind = graph.behind(own)
     first = np.flatnonzero(own & ~behind)
     duration, names = graph.tasks.duration.copy(), graph.names if name in graph.names else (*graph.names, name)
@@ -360,19 +360,19 @@ def _replace(graph: TaskGraph, tasks: Selector, name: str, ns: Durations) -> Tas
     renamed = graph.tasks.name.copy()
     renamed[first] = names.index(name)
     fused = replace(graph, names=names, tasks=replace(graph.tasks, name=renamed, duration=duration))
-    return without(fused, with_launches(fused, own & behind))
+    return remove_tasks(fused, with_launches(fused, own & behind))
 
 
 @primitive("move")
 def _move(graph: TaskGraph, tasks: Selector, track: Track) -> TaskGraph:
-    return moved(graph, chosen(graph, tasks), track)
+    return move_tasks(graph, select_tasks(graph, tasks), track)
 
 
 @primitive("schedule")
 def _schedule(graph: TaskGraph, tracks: Track | TrackKind | Iterable[Track], policy: Policy) -> TaskGraph:
     wanted = (tracks,) if isinstance(tracks, Track | TrackKind) else tuple(tracks)
     own = np.array([track in wanted or track.kind in wanted for track in graph.tracks], dtype=bool)
-    return scheduled(graph, own, policy)
+    return reschedule(graph, own, policy)
 
 
 @primitive("drop_edges")
@@ -380,7 +380,7 @@ def _drop_edges(graph: TaskGraph, kind: EdgeKind, within: Selector | None = None
     edges = graph.edges
     dropped = edges.kind == kind
     if within is not None:
-        dropped &= chosen(graph, within)[edges.target]
+        dropped &= select_tasks(graph, within)[edges.target]
     tasks, constants = graph.tasks, graph.constants
     if kind == EdgeKind.SYNC:
         scope = tasks.scope.copy()
@@ -399,11 +399,11 @@ def _each_rank(graph: TaskGraph, plans: Sequence[Plan]) -> TaskGraph:
     if job is None or len(plans) != len(job.parts):
         raise ValueError(f"expected one plan for each of the {len(graph.owners)} ranks, got {len(plans)}")
     parts = tuple(plan.apply(part) for plan, part in zip(plans, job.parts, strict=True))
-    return coupled(replace(job, parts=parts))
+    return couple(replace(job, parts=parts))
 
 
 @primitive("rejoin", of_job=True)
 def _rejoin(graph: TaskGraph, job: Callable[[Job], Job]) -> TaskGraph:
     if graph.job is None:
         raise ValueError("the collectives of one rank alone couple nothing")
-    return coupled(job(graph.job))
+    return couple(job(graph.job))

@@ -22,7 +22,7 @@ Selector = Mask | Rows | Callable[[TaskGraph], Mask | Rows]
 """One boolean per task, or the tasks' numbers, or what makes them of a graph, such as a `Select`."""
 
 
-def chosen(graph: TaskGraph, selector: Selector) -> Mask:
+def select_tasks(graph: TaskGraph, selector: Selector) -> Mask:
     """One boolean per task.
 
     Raises
@@ -86,18 +86,20 @@ class Select:
         if self.device is not None:
             found &= graph.is_device == self.device
         if self.rank is not None:
-            found &= _of_rank(graph, self.rank)
+            found &= _tasks_of_rank(graph, self.rank)
         if self.operator is not None:
             trace = _trace(graph)
-            found &= of_rows(graph, _inside(trace, [fnmatchcase(name, self.operator) for name in trace.names]))
+            found &= tasks_of_rows(
+                graph, _rows_inside(trace, [fnmatchcase(name, self.operator) for name in trace.names])
+            )
         if self.layer is not None:
-            found &= of_rows(graph, _in_layer(labels(_trace(graph)), self.layer))
+            found &= tasks_of_rows(graph, _rows_in_layer(labels(_trace(graph)), self.layer))
         if self.phase is not None:
             if self.phase not in PHASES[1:]:
                 raise ValueError(f"there is no phase {self.phase!r}; known phases: {', '.join(PHASES[1:])}")
-            found &= of_rows(graph, labels(_trace(graph)).phase == PHASES.index(self.phase))
+            found &= tasks_of_rows(graph, labels(_trace(graph)).phase == PHASES.index(self.phase))
         if self.where is not None:
-            found &= chosen(graph, self.where)
+            found &= select_tasks(graph, self.where)
         return found
 
     def __or__(self, other: Select) -> Select:
@@ -154,23 +156,27 @@ class Selected:
             own = [track.kind == TrackKind.STREAM and track.number in streams for track in graph.tracks]
             found &= np.array(own, dtype=bool)[tasks.track]
         if ranks := selection.numbers.get("rank"):
-            found &= np.any([_of_rank(graph, rank) for rank in ranks], axis=0)
+            found &= np.any([_tasks_of_rank(graph, rank) for rank in ranks], axis=0)
         if phases := selection.words.get("phase"):
-            found &= of_rows(graph, np.isin(labels(_trace(graph)).phase, [PHASES.index(phase) for phase in phases]))
+            found &= tasks_of_rows(
+                graph, np.isin(labels(_trace(graph)).phase, [PHASES.index(phase) for phase in phases])
+            )
         if selection.patterns.get("name"):
             found &= graph.named(partial(selection.matches, "name"))
         if selection.patterns.get("operator"):
             trace = _trace(graph)
-            found &= of_rows(graph, _inside(trace, [selection.matches("operator", name) for name in trace.names]))
+            found &= tasks_of_rows(
+                graph, _rows_inside(trace, [selection.matches("operator", name) for name in trace.names])
+            )
         for condition in ("module", "shapes", "line"):
             if selection.patterns.get(condition):
-                index, texts = _labeled(_trace(graph), condition)
+                index, texts = _texts_of_rows(_trace(graph), condition)
                 matching = np.array([*(selection.matches(condition, text) for text in texts), False], dtype=bool)
-                found &= of_rows(graph, matching[index])
+                found &= tasks_of_rows(graph, matching[index])
         return found
 
 
-def _labeled(trace: Trace, condition: str) -> tuple[Rows | I32, Sequence[str]]:
+def _texts_of_rows(trace: Trace, condition: str) -> tuple[Rows | I32, Sequence[str]]:
     """What each row of a trace is of, as an index into texts, -1 for none."""
     marks = labels(trace)
     if condition == "module":
@@ -189,7 +195,7 @@ def _tracks(graph: TaskGraph, track: Track | TrackKind | int) -> list[int]:
     return [track]
 
 
-def _of_rank(graph: TaskGraph, rank: int) -> Mask:
+def _tasks_of_rank(graph: TaskGraph, rank: int) -> Mask:
     if graph.job is None:
         return np.full(len(graph), graph.rank == rank)
     found: Mask = np.array([track.rank == rank for track in graph.tracks], dtype=bool)[graph.tasks.track]
@@ -202,13 +208,13 @@ def _trace(graph: TaskGraph) -> Trace:
     return graph.trace
 
 
-def of_rows(graph: TaskGraph, mask: Mask) -> Mask:
+def tasks_of_rows(graph: TaskGraph, mask: Mask) -> Mask:
     """Which tasks are of rows of the trace that a mask has."""
     rows = graph.tasks.row
     return np.where(rows >= 0, mask[rows], False)
 
 
-def _inside(trace: Trace, is_meant: Sequence[bool]) -> Mask:
+def _rows_inside(trace: Trace, is_meant: Sequence[bool]) -> Mask:
     """Rows inside an operator of which, by index into `Trace.names`, the name is meant; and what that launched."""
     named = np.array(is_meant, dtype=bool)
     return with_launched(
@@ -225,6 +231,6 @@ def with_launched(trace: Trace, rows: Mask) -> Mask:
     return found
 
 
-def _in_layer(marks: Labels, layer: str) -> Mask:
+def _rows_in_layer(marks: Labels, layer: str) -> Mask:
     inside = [fnmatchcase(path, layer) or fnmatchcase(path, f"{layer}.*") for path in marks.modules]
     return np.array([*inside, False], dtype=bool)[marks.module]

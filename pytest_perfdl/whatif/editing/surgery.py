@@ -20,11 +20,11 @@ from pytest_perfdl.whatif.model import (
     Tasks,
     Track,
     TrackKind,
+    are_of_kinds,
     mask_of,
-    of_kinds,
     taker,
 )
-from pytest_perfdl.whatif.simulation.structure import Chains, apart, inherit, linked, rederived
+from pytest_perfdl.whatif.simulation.structure import Chains, inherit, link_chains, rederive, split_chains
 
 # Changing the tasks of a graph so that it stays a graph: new numbers, chains linked again, waits handed on.
 
@@ -35,7 +35,7 @@ _HANDED_ON = (EdgeKind.EVENT, EdgeKind.OTHER_STREAM, EdgeKind.COMMUNICATION, Edg
 _CALLING = (TaskKind.CALL, TaskKind.WAIT, TaskKind.RETURN)
 
 
-def rebuilt(
+def rebuild(
     graph: TaskGraph, tasks: Tasks, origin: Rows, place: F64, edges: Edges, new: Tasks | None = None
 ) -> TaskGraph:
     """A graph of other tasks, in their order, with chains linked and run-time dependencies worked out again.
@@ -51,9 +51,9 @@ def rebuilt(
     place
         Where each one belongs on its track: tasks are ordered by this, of equal ones as given.
     edges
-        All edges except those from a task to the next of its track (`structure.apart`), which are made here: a task
-        keeps the lag that it had after the task before it, a new one gets the usual kernel gap. Tasks whose order
-        was dropped stay free.
+        All edges except those from a task to the next of its track (`structure.split_chains`), which are made here: a
+        task keeps the lag that it had after the task before it, a new one gets the usual kernel gap. Tasks whose
+        order was dropped stay free.
     new
         Further tasks, which count behind the others; for `origin` and `place`, too.
     """
@@ -64,30 +64,30 @@ def rebuilt(
     launched = np.flatnonzero(tasks.launcher >= 0)
     tasks.launcher[launched] = number[tasks.launcher[launched]]
     edges = edges.with_(source=number[edges.source], target=number[edges.target])
-    return _linked_again(graph, tasks, origin, taker(np.maximum(origin, 0)), edges)
+    return _link_again(graph, tasks, origin, taker(np.maximum(origin, 0)), edges)
 
 
-def _linked_again(
+def _link_again(
     graph: TaskGraph, tasks: Tasks, origin: Rows, take: Callable[..., Column], edges: Edges, left: Mask | None = None
 ) -> TaskGraph:
-    """As `rebuilt`, of tasks in their order; `take` takes those of `origin` from columns of the graph before."""
+    """As `rebuild`, of tasks in their order; `take` takes those of `origin` from columns of the graph before."""
     on_host = np.array([track.kind == TrackKind.THREAD for track in graph.tracks], dtype=bool)
     chains = _chains(graph, tasks, origin, take, on_host)
-    new_tracks = np.flatnonzero(_used(graph, tasks) & ~_used(graph, graph.tasks))
-    others = rederived(replace(graph, tasks=tasks), edges, new_tracks, left)
-    found = linked(chains, others, on_host[tasks.track])
+    new_tracks = np.flatnonzero(_used_tracks(graph, tasks) & ~_used_tracks(graph, graph.tasks))
+    others = rederive(replace(graph, tasks=tasks), edges, new_tracks, left)
+    found = link_chains(chains, others, on_host[tasks.track])
     inherit(graph, found, origin)
     return replace(graph, tasks=tasks, edges=found)
 
 
-def _used(graph: TaskGraph, tasks: Tasks) -> Mask:
+def _used_tracks(graph: TaskGraph, tasks: Tasks) -> Mask:
     """Which tracks have tasks."""
     bounds = np.arange(len(graph.tracks) + 1, dtype=tasks.track.dtype)
     return np.diff(np.searchsorted(tasks.track, bounds)) > 0
 
 
 def _chains(graph: TaskGraph, tasks: Tasks, origin: Rows, take: Callable[..., Column], on_host: Mask) -> Chains:
-    known, _ = apart(graph.edges, len(graph))
+    known, _ = split_chains(graph.edges, len(graph))
     track = graph.tasks.track
     there, ended, lag, constant_lag = map(take, (known.there, known.ended, known.lag, known.constant_lag))
     was_first = take(_first_of_tracks(track)) & ~there
@@ -105,11 +105,11 @@ def _first_of_tracks(track: I32) -> Mask:
 
 
 def apart_from_chains(graph: TaskGraph) -> Edges:
-    """The edges that `rebuilt` wants."""
-    return apart(graph.edges, len(graph))[1]
+    """The edges that `rebuild` wants."""
+    return split_chains(graph.edges, len(graph))[1]
 
 
-def without(graph: TaskGraph, removed: Mask) -> TaskGraph:
+def remove_tasks(graph: TaskGraph, removed: Mask) -> TaskGraph:
     """A graph without some tasks.
 
     What waited for a removed task waits for the last one before it on its track instead, as a synchronization
@@ -142,7 +142,7 @@ def without(graph: TaskGraph, removed: Mask) -> TaskGraph:
     gone_source, gone_target = removed[edges.source], removed[edges.target]
     gone = np.flatnonzero(gone_source | gone_target)
     source[gone], target[gone] = ahead(edges.source[gone]), behind(edges.target[gone])
-    good = (source >= 0) & (target >= 0) & (~gone_target | of_kinds(edges, *_HANDED_ON)) & (source != target)
+    good = (source >= 0) & (target >= 0) & (~gone_target | are_of_kinds(edges, *_HANDED_ON)) & (source != target)
     good &= ~(gone_source & (gone_target | (edges.kind == EdgeKind.CONTENTION)))
     # A task can be handed a wait for what comes after it on its own track, which it must not keep.
     good &= (left.track[source] != left.track[target]) | (source < target)
@@ -152,7 +152,7 @@ def without(graph: TaskGraph, removed: Mask) -> TaskGraph:
     np.maximum.at(left.release, behind(held), tasks.release[held])
     launched = np.flatnonzero(left.launcher >= 0)
     left.launcher[launched] = ahead(left.launcher[launched])
-    return _linked_again(graph, left, kept, taker(stays), edges, good)
+    return _link_again(graph, left, kept, taker(stays), edges, good)
 
 
 def with_launches(graph: TaskGraph, removed: Mask) -> Mask:
@@ -260,10 +260,10 @@ class _Adding:
         edges = Edges.joined(apart_from_chains(graph), edges.with_(kind=kind.astype(np.int8)))
         origin = np.concatenate((np.arange(len(graph)), np.full(len(new), -1)))
         place: F64 = np.concatenate((np.arange(len(graph), dtype=np.float64), np.array(self.place)))
-        return rebuilt(replace(graph, names=(*graph.names, *self.added)), graph.tasks, origin, place, edges, new)
+        return rebuild(replace(graph, names=(*graph.names, *self.added)), graph.tasks, origin, place, edges, new)
 
 
-def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, before: Mask | None) -> TaskGraph:
+def insert_tasks(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, before: Mask | None) -> TaskGraph:
     """A graph with one new task behind each of some tasks: see `Plan.insert`."""
     on_device = task.kind in DEVICE_KINDS
     if track is not None:
@@ -309,7 +309,7 @@ def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, 
             kind = EdgeKind.COMMUNICATION if task.kind == TaskKind.COMMUNICATION else EdgeKind.EVENT
             adding.edges.append((kind, anchor, found, 0 if task.beside else graph.constants.kernel_gap, task.beside))
         made.append((moment, found))
-    _hold(adding, graph, task, made, before)
+    _hold_up(adding, graph, task, made, before)
     return adding.made()
 
 
@@ -321,7 +321,9 @@ def _last_of_call(tasks: Tasks, task: int) -> int:
     return task
 
 
-def _hold(adding: _Adding, graph: TaskGraph, task: NewTask, made: list[tuple[int, int]], before: Mask | None) -> None:
+def _hold_up(
+    adding: _Adding, graph: TaskGraph, task: NewTask, made: list[tuple[int, int]], before: Mask | None
+) -> None:
     """Tasks that have to wait for the new one that comes last before each of them."""
     if before is None or not made:
         return
@@ -335,7 +337,7 @@ def _hold(adding: _Adding, graph: TaskGraph, task: NewTask, made: list[tuple[int
             adding.edges.append((kind, made[index][1], target, lag, False))
 
 
-def moved(graph: TaskGraph, chosen: Mask, track: Track) -> TaskGraph:
+def move_tasks(graph: TaskGraph, chosen: Mask, track: Track) -> TaskGraph:
     """A graph with some device tasks on another stream, in the order of submission: see `Plan.move`."""
     if (chosen & ~graph.is_device).any():
         raise ValueError("only device tasks can be moved to another stream")
@@ -351,4 +353,4 @@ def moved(graph: TaskGraph, chosen: Mask, track: Track) -> TaskGraph:
     place[order] = np.arange(len(own))
     origin = np.arange(len(graph))
     edges = apart_from_chains(graph)
-    return rebuilt(graph, replace(tasks, track=tracks), origin, place, edges)
+    return rebuild(graph, replace(tasks, track=tracks), origin, place, edges)

@@ -9,7 +9,7 @@ import numpy as np
 from pytest_perfdl.analysis.waiting.device_order import RESIDUAL_NS, Wait
 from pytest_perfdl.analysis.waiting.waits import EARLY_NS, RETURN_NS, WaitReason
 from pytest_perfdl.trace.model import I64, Rows
-from pytest_perfdl.whatif.collectives import completing
+from pytest_perfdl.whatif.collectives import completing_gradients
 from pytest_perfdl.whatif.facts import gradients, optimizer_steps
 from pytest_perfdl.whatif.from_trace.layout import COLLECTIVE, TaskLayout
 from pytest_perfdl.whatif.model import EdgeKind, Edges, Mask, TaskKind, Tasks
@@ -32,10 +32,10 @@ _KIND = {
 def host_edges(layout: TaskLayout, tasks: Tasks, queue_depth: int) -> tuple[list[Edges], Usual, I64]:
     """Edges into the tasks of host threads, how long calls take to return, and the unexplained time of each task.
 
-    Waits for room in the queue are left out where `queue_depth` says when there are any: see `structure.rederived`.
+    Waits for room in the queue are left out where `queue_depth` says when there are any: see `structure.rederive`.
     """
     unexplained = np.zeros(len(tasks), dtype=np.int64)
-    sources = [_sources(layout, number) for number in range(len(layout.hosts))]
+    sources = [_sources_of_waits(layout, number) for number in range(len(layout.hosts))]
     returning = []
     for number, waits in enumerate(layout.waits):
         source, target = sources[number], layout.of_return[number][: len(waits.until)]
@@ -47,11 +47,11 @@ def host_edges(layout: TaskLayout, tasks: Tasks, queue_depth: int) -> tuple[list
     found = []
     for number in range(len(layout.hosts)):
         found.append(_program_order(layout, number, tasks, usual))
-        found += _waits(layout, number, tasks, sources[number], usual, queue_depth)
+        found += _edges_of_waits(layout, number, tasks, sources[number], usual, queue_depth)
     return found, usual, unexplained
 
 
-def _sources(layout: TaskLayout, number: int) -> Rows:
+def _sources_of_waits(layout: TaskLayout, number: int) -> Rows:
     """The task that each wait of a thread waited for, -1 for none."""
     waits = layout.waits[number]
     collective = waits.cause == COLLECTIVE
@@ -83,7 +83,9 @@ def _program_order(layout: TaskLayout, number: int, tasks: Tasks, usual: Usual) 
     return Edges.of(EdgeKind.THREAD, target - 1, target, least)
 
 
-def _waits(layout: TaskLayout, number: int, tasks: Tasks, source: Rows, usual: Usual, queue_depth: int) -> list[Edges]:
+def _edges_of_waits(
+    layout: TaskLayout, number: int, tasks: Tasks, source: Rows, usual: Usual, queue_depth: int
+) -> list[Edges]:
     waits = layout.waits[number]
     target = layout.of_return[number][: len(waits.until)]
     lag = tasks.start[target] - np.where(source >= 0, tasks.end[source], 0)
@@ -162,8 +164,8 @@ def device_edges(layout: TaskLayout, tasks: Tasks) -> DeviceEdges:
     parts = []
     gaps, launching = Usual(), Usual()
     for together in (True, False):
-        launches, launch = _launches(layout, tasks, np.flatnonzero(in_graph == together))
-        streams, gap = _streams(layout, tasks, np.flatnonzero((in_graph == together) & ~carried), carried)
+        launches, launch = _edges_of_launches(layout, tasks, np.flatnonzero(in_graph == together))
+        streams, gap = _edges_of_streams(layout, tasks, np.flatnonzero((in_graph == together) & ~carried), carried)
         parts += [launches, *streams]
         # What is launched alone tells what is usual, if anything is.
         launching, gaps = (launch if launch.known else launching), (gap if gap.known else gaps)
@@ -180,7 +182,7 @@ def device_edges(layout: TaskLayout, tasks: Tasks) -> DeviceEdges:
         waiter, source = task[own], task[bound.source[own]]
         lag = tasks.start[waiter] - tasks.end[source]
         parts += _by_purpose(tasks, kind, source, waiter, lag, lag)
-    parts += _collectives(layout, tasks, gaps)
+    parts += _edges_of_collectives(layout, tasks, gaps)
     return DeviceEdges(tuple(parts), task[carried | (bound.kind == Wait.NOTHING)], unexplained, launching, gaps)
 
 
@@ -192,7 +194,7 @@ def _in_graph(call: Rows) -> Mask:
     return found
 
 
-def _launches(layout: TaskLayout, tasks: Tasks, positions: Rows) -> tuple[Edges, Usual]:
+def _edges_of_launches(layout: TaskLayout, tasks: Tasks, positions: Rows) -> tuple[Edges, Usual]:
     own = positions[layout.launcher[positions] >= 0]
     target, source = layout.of_position[own], layout.launcher[own]
     residual = tasks.start[target] - tasks.start[source]
@@ -202,7 +204,7 @@ def _launches(layout: TaskLayout, tasks: Tasks, positions: Rows) -> tuple[Edges,
     return Edges.of(EdgeKind.LAUNCH, source, target, lag, usual.median if binding.any() else lag, at_start=True), usual
 
 
-def _streams(layout: TaskLayout, tasks: Tasks, positions: Rows, carried: Mask) -> tuple[list[Edges], Usual]:
+def _edges_of_streams(layout: TaskLayout, tasks: Tasks, positions: Rows, carried: Mask) -> tuple[list[Edges], Usual]:
     """Each event after the one before it, and after the one that ended last before it if that is another.
 
     An event may begin before the one before it ends, by as much as a launch is early under programmatic dependent
@@ -235,7 +237,7 @@ def _behind_neighbors(tasks: Tasks, target: Rows, usual: Usual) -> Edges:
     return Edges.of(EdgeKind.STREAM, target - 1, target, lag, at_start=overlaps)
 
 
-def _collectives(layout: TaskLayout, tasks: Tasks, usual: Usual) -> list[Edges]:
+def _edges_of_collectives(layout: TaskLayout, tasks: Tasks, usual: Usual) -> list[Edges]:
     """What collectives wait for and what waits for them by the rules of torch, where they were not what decided.
 
     A collective begins after the kernels that its thread launched before it (`ProcessGroupNCCL::collective` lets its
@@ -300,7 +302,7 @@ def channel_edges(layout: TaskLayout, tasks: Tasks) -> list[Edges]:
         return []
     every = np.arange(layout.first[-1] - count, layout.first[-1])
     in_order = every[np.argsort(tasks.start[every], kind="stable")]
-    host, source = layout.hosts[0], _asked(layout, tasks, in_order)
+    host, source = layout.hosts[0], _asking_tasks(layout, tasks, in_order)
     at_start = source >= 0
     asked = np.full(len(tasks), np.iinfo(np.int64).max)
     asked[in_order[at_start]] = host.start[source[at_start]]
@@ -327,13 +329,13 @@ def channel_edges(layout: TaskLayout, tasks: Tasks) -> list[Edges]:
     return parts
 
 
-def _asked(layout: TaskLayout, tasks: Tasks, collectives: Rows) -> Rows:
+def _asking_tasks(layout: TaskLayout, tasks: Tasks, collectives: Rows) -> Rows:
     """The task of the steps' thread in which each collective was asked for, -1 where that is not known."""
     trace, host = layout.found.trace, layout.hosts[0]
     source = host.at(trace.start[layout.found.asking])
     if len(source) == len(collectives) and (host.start[source] <= tasks.start[collectives]).all():
         return source
-    completed = completing(trace, tasks.row[collectives])
+    completed = completing_gradients(trace, tasks.row[collectives])
     found, own = np.full(len(collectives), -1, dtype=np.intp), completed >= 0
     found[own] = host.at(trace.start[gradients(trace).row[completed[own]]])
     return found

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.selection import with_largest_group
 from pytest_perfdl.model.errors import TraceError
@@ -14,7 +13,7 @@ from pytest_perfdl.trace.model import Trace, once
 from pytest_perfdl.whatif.from_trace.edges import channel_edges, device_edges, host_edges
 from pytest_perfdl.whatif.from_trace.layout import TaskLayout, evidence_of, layout_of, tasks_of
 from pytest_perfdl.whatif.model import Constants, Edges, StepSpan, TaskGraph, Tasks, TrackKind
-from pytest_perfdl.whatif.simulation.simulate import settled
+from pytest_perfdl.whatif.simulation.simulate import settle
 from pytest_perfdl.whatif.simulation.structure import queue_edges, sorted_topologically
 
 
@@ -44,7 +43,7 @@ def task_graph(trace: Trace) -> TaskGraph:
         are there, but in no step; so are those of other kinds of steps than the first of `Steps.groups`.
     """
     trace = with_largest_group(trace)
-    steps = steps_of(trace, launches(trace))
+    steps = steps_of(trace)
     if steps.left_out and not steps.windows:
         raise TraceError(f"{trace.source} has no step to simulate: {steps.findings[-1].message}")
     return _whole(trace)
@@ -66,7 +65,7 @@ def _whole(trace: Trace) -> TaskGraph:
     tasks = replace(tasks, release=release, unexplained=lost + on_device.unexplained)
     edges = Edges.joined(*on_host, *on_device.parts, *channel_edges(layout, tasks), queued)
     edges, contradicted = _without_circles(tasks, edges)
-    tasks, edges = settled(tasks, edges)
+    tasks, edges = settle(tasks, edges)
     return TaskGraph(
         tasks=tasks,
         edges=edges,

@@ -132,7 +132,7 @@ def job_graph(traces: Sequence[Trace], graph_of: Callable[[Trace], TaskGraph] = 
     parts = tuple(replace(graph_of(trace), rank=own.rank) for trace, own in zip(traces, figures.ranks, strict=True))
     shifts = tuple(clock - traces[0].base_ns for clock in clocks(traces, figures))
     found = meetings(traces, parts, figures)
-    return coupled(Job(parts, shifts, found, figures, _caveat(traces, found)))
+    return couple(Job(parts, shifts, found, figures, _caveat(traces, found)))
 
 
 def _number(trace: Trace) -> int | None:
@@ -154,7 +154,7 @@ def _caveat(traces: Sequence[Trace], found: Meetings) -> str:
     return ""
 
 
-def coupled(job: Job) -> TaskGraph:
+def couple(job: Job) -> TaskGraph:
     """The graph of all ranks: their tasks by rank, and a moment for each meeting at which all have arrived.
 
     A meeting that an edit took from all ranks but one couples nothing: there it stays as it was measured.
@@ -164,7 +164,7 @@ def coupled(job: Job) -> TaskGraph:
     )
     held = np.count_nonzero(at >= 0, axis=1) > 1
     common = sorted(set.intersection(*({step.number for step in part.steps} for part in job.parts)))
-    cut = [_cut(job, column, at[:, column], held, common) for column in range(len(job.parts))]
+    cut = [_cut_meetings(job, column, at[:, column], held, common) for column in range(len(job.parts))]
     tasks, edges, tracks, names = list[Tasks](), list[Edges](), list[Track](), list[str]()
     begins = np.full(at.shape, NO_RELEASE, dtype=np.int64)
     into, out_of = list[Edges](), list[Edges]()
@@ -243,7 +243,7 @@ class _Cut:
     """The task that waits for all to arrive, -1 where it does not wait."""
 
 
-def _cut(job: Job, column: int, at: Rows, held: Mask, steps: Sequence[int]) -> _Cut:
+def _cut_meetings(job: Job, column: int, at: Rows, held: Mask, steps: Sequence[int]) -> _Cut:
     part, found, shift = job.parts[column], job.meetings, job.shifts[column]
     lines = np.flatnonzero(held & found.waits[:, column] & (at >= 0))
     lines = lines[np.argsort(at[lines], kind="stable")]

@@ -8,14 +8,13 @@ import numpy as np
 
 from pytest_perfdl.analysis.events.communication import collective_annotation_rows, communication_kernels
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import by_thread, launches
+from pytest_perfdl.analysis.events.launches import by_thread
 from pytest_perfdl.analysis.events.nesting import nest, nesting_order, ownership
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread
 from pytest_perfdl.analysis.waiting.device_order import (
     NEVER,
     Bindings,
-    CallsByCorrelation,
     DeviceOrder,
     bindings,
     device_order,
@@ -71,31 +70,24 @@ class TraceEvidence:
 
 def evidence_of(trace: Trace) -> TraceEvidence:
     """Ask the analyses."""
-    joined = launches(trace)
-    steps = steps_of(trace, joined)
-    threads = host_threads(trace, steps, joined)
-    order = device_order(trace, joined)
-    calls = CallsByCorrelation(trace)
-    ends = [int(thread.activity.end[-1]) for thread in threads if len(thread.activity)]
-    ends += [int(order.end.max())] if len(order) else []
-    ends += [window.host_end for window in steps.windows if window.number >= 0]
-    bound = bindings(trace, order, calls)
-    waiting = host_waits(trace, order, threads, calls, max(ends, default=0))
-    waiter, source = event_waits(trace, order, calls)
+    steps = steps_of(trace)
+    threads = host_threads(trace)
+    order = device_order(trace)
+    waiter, source = event_waits(trace)
     channels = () if len(order) else _channels(trace, threads)
     return TraceEvidence(
         trace=trace,
         steps=steps,
         threads=threads,
         order=order,
-        bound=bound,
-        waiting=waiting,
+        bound=bindings(trace),
+        waiting=host_waits(trace),
         event_waiter=waiter,
         event_source=source,
         channels=channels,
         collective_wait=_collective_waits(trace, threads, channels),
         queue_wait=_queue_waits(trace, order),
-        asking=_asking(trace, threads) if channels else _NONE,
+        asking=_asking_operators(trace, threads) if channels else _NONE,
     )
 
 
@@ -114,14 +106,14 @@ def _channels(trace: Trace, threads: tuple[HostThread, ...]) -> tuple[Rows, ...]
 
 
 def _queue_waits(trace: Trace, order: DeviceOrder) -> tuple[Rows, Rows, I64]:
-    found = [full_queue(trace, order, own) for own in order.sequence]
+    found = [full_queue(trace, own) for own in order.sequence]
     if not found:
         return _NONE, _NONE, order.end[:0]
     call, before, released = (np.concatenate(column) for column in zip(*found, strict=True))
     return call, before, released
 
 
-def _asking(trace: Trace, threads: tuple[HostThread, ...]) -> Rows:
+def _asking_operators(trace: Trace, threads: tuple[HostThread, ...]) -> Rows:
     rows = on_thread(trace, collective_annotation_rows(trace), threads[0].thread) if threads else _NONE
     rows = rows[trace.category[rows] == Category.CPU_OP]
     found: Rows = rows[nest(trace.start[rows], trace.end[rows]).parent < 0]

@@ -55,7 +55,7 @@ def anchors(edges: Edges, start: I64, end: I64) -> I64:
     return found
 
 
-def settled(tasks: Tasks, edges: Edges) -> tuple[Tasks, Edges]:
+def settle(tasks: Tasks, edges: Edges) -> tuple[Tasks, Edges]:
     """Make the measured times the answer: lags that exceed them are cut, and what nothing explains is pinned.
 
     A task of a chain that starts later than all its constraints say keeps the rest as lag of its chain edge; one
@@ -96,7 +96,7 @@ def step_times(graph: TaskGraph, start: I64, end: I64) -> I64:
     if graph.steps[0].number < 0:
         found[0] = end.max() - start.min()
         return found
-    first, step, on_host = _runs(graph)
+    first, step, on_host = _runs_of_steps(graph)
     begins, ends = np.minimum.reduceat(start, first), np.maximum.reduceat(end, first)
     own, host = np.flatnonzero(step >= 0), np.flatnonzero((step >= 0) & on_host)
     opens, closes = np.full(count, end.max()), np.full(count, start.min())
@@ -104,7 +104,7 @@ def step_times(graph: TaskGraph, start: I64, end: I64) -> I64:
     np.maximum.at(closes, step[own], ends[own])
     hosted, run = np.bincount(step[host], minlength=count) > 0, np.bincount(step[own], minlength=count) > 0
     setup = _setup(graph, start)
-    carried = _carried(graph)
+    carried = _carried_tasks(graph)
     before: int | None = None
     for index in np.flatnonzero(run).tolist():
         if index in carried:
@@ -125,7 +125,7 @@ def step_times(graph: TaskGraph, start: I64, end: I64) -> I64:
     return found
 
 
-def _runs(graph: TaskGraph) -> tuple[Rows, Rows, Mask]:
+def _runs_of_steps(graph: TaskGraph) -> tuple[Rows, Rows, Mask]:
     """Runs of neighboring tasks of one track that complete the same step; remembered for graphs of equal structure.
 
     The first task of each, its step (-1 for none), and whether the steps' thread runs it.
@@ -143,7 +143,7 @@ def _runs(graph: TaskGraph) -> tuple[Rows, Rows, Mask]:
     return found
 
 
-def _carried(graph: TaskGraph) -> dict[int, Rows]:
+def _carried_tasks(graph: TaskGraph) -> dict[int, Rows]:
     """Device tasks from before each step that begins a run of consecutive numbers; see `step_windows`.
 
     Remembered for graphs of equal structure.

@@ -25,7 +25,7 @@ from pytest_perfdl.whatif.model import (
     TaskGraph,
     Tasks,
     TrackKind,
-    of_kinds,
+    are_of_kinds,
 )
 
 # The edges from each task to the next of its track as columns of the tasks, and all others apart from them.
@@ -45,7 +45,7 @@ class Chains:
     constant_lag: I64
 
 
-def apart(edges: Edges, count: int) -> tuple[Chains, Edges]:
+def split_chains(edges: Edges, count: int) -> tuple[Chains, Edges]:
     """The chains of a graph of `count` tasks, and its other edges, ordered by target; remembered with the edges."""
     if "apart" not in edges.derived:
         edge = _chain_edges(edges, count)
@@ -70,10 +70,10 @@ def _chain_edges(edges: Edges, count: int) -> Rows:
 
 
 def _next_to(edges: Edges) -> Mask:
-    return np.asarray(of_kinds(edges, *CHAIN_KINDS) & (edges.source == edges.target - 1), dtype=bool)
+    return np.asarray(are_of_kinds(edges, *CHAIN_KINDS) & (edges.source == edges.target - 1), dtype=bool)
 
 
-def linked(chains: Chains, others: Edges, on_host: Mask) -> Edges:
+def link_chains(chains: Chains, others: Edges, on_host: Mask) -> Edges:
     """All edges ordered by target: into each task the one of its chain, then the others as given.
 
     Parameters
@@ -161,7 +161,7 @@ def structure(graph: TaskGraph) -> Structure:
     released = graph.tasks.release > NO_RELEASE
     known = graph.edges.derived.get("structure")
     if known is None or not np.array_equal(known[0], released):
-        known = graph.edges.derived["structure"] = released, _compiled(graph, released)
+        known = graph.edges.derived["structure"] = released, _compile(graph, released)
     found: Structure = known[1]
     return found
 
@@ -186,8 +186,8 @@ def inherit(before: TaskGraph, edges: Edges, origin: Rows) -> None:
         edges.derived["made of"] = older, np.where(origin >= 0, its_origin[origin], -1)
 
 
-def _compiled(graph: TaskGraph, released: Mask) -> Structure:
-    chains, others = apart(graph.edges, len(graph))
+def _compile(graph: TaskGraph, released: Mask) -> Structure:
+    chains, others = split_chains(graph.edges, len(graph))
     is_head = released | ~chains.there
     is_head[others.target] = True
     heads = np.flatnonzero(is_head)
@@ -195,12 +195,12 @@ def _compiled(graph: TaskGraph, released: Mask) -> Structure:
     of -= 1
     before = np.where(chains.there[heads], np.arange(len(heads)) - 1, -1)
     source, target = of[others.source], of[others.target]
-    level = _raised(graph, heads, before, source, target)
+    level = _raise_levels(graph, heads, before, source, target)
     if level is None:
         order = _topological(graph, heads, before, source, target)
         level = _levels(order, before, source, target)
     # Level by level, along each chain: the new numbers of heads.
-    narrow = _narrow(level)
+    narrow = _in_few_bits(level)
     renumbered = np.argsort(narrow, kind="stable")
     number = np.empty(len(heads), dtype=np.intp)
     number[renumbered] = np.arange(len(heads))
@@ -220,12 +220,12 @@ def _compiled(graph: TaskGraph, released: Mask) -> Structure:
     )
 
 
-def _narrow(level: Rows) -> Rows | npt.NDArray[np.uint16]:
+def _in_few_bits(level: Rows) -> Rows | npt.NDArray[np.uint16]:
     """In 16 bits if they fit, which are sorted in linear time."""
     return level.astype(np.uint16) if level.max(initial=0) < 2**16 else level
 
 
-def _raised(graph: TaskGraph, heads: Rows, before: Rows, source: Rows, target: Rows) -> Rows | None:
+def _raise_levels(graph: TaskGraph, heads: Rows, before: Rows, source: Rows, target: Rows) -> Rows | None:
     """Levels of heads as they were before an edit, raised where its edges want that; `None` if that leads too far.
 
     Which levels heads have makes no difference to when tasks start, if only they rise along every edge and do not
@@ -388,7 +388,7 @@ def queue_edges(tasks: Tasks, streams: Rows, names: tuple[str, ...]) -> tuple[Ed
     return Edges.of(EdgeKind.QUEUE, source[holds], target[holds], np.minimum(residual[holds], 0)), QUEUE - 1
 
 
-def rederived(graph: TaskGraph, edges: Edges, new_tracks: Rows, left: Mask | None = None) -> Edges:
+def rederive(graph: TaskGraph, edges: Edges, new_tracks: Rows, left: Mask | None = None) -> Edges:
     """Edges with what is decided at run time as a graph's present order of submission has it, ordered by target.
 
     Synchronizing calls wait for the last task ahead of them of the streams that they waited for before, and of

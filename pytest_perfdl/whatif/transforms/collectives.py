@@ -11,11 +11,18 @@ import numpy as np
 from pytest_perfdl.analysis.account.parts import PHASES, labels
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import F64, I32, I64, Category, Rows
-from pytest_perfdl.whatif.collectives import Cost, completing, fitted, transfers
+from pytest_perfdl.whatif.collectives import Cost, completing_gradients, fit_cost, transfers
 from pytest_perfdl.whatif.editing.edit import Plan, primitive
-from pytest_perfdl.whatif.editing.select import of_rows
+from pytest_perfdl.whatif.editing.select import tasks_of_rows
 from pytest_perfdl.whatif.editing.surgery import NewTask
-from pytest_perfdl.whatif.facts import Gradients, by_thread, computing, gradients, inside, optimizer_steps
+from pytest_perfdl.whatif.facts import (
+    Gradients,
+    by_thread,
+    gradients,
+    optimizer_steps,
+    tasks_inside,
+    tasks_of_computing,
+)
 from pytest_perfdl.whatif.from_trace.job import communication_tasks
 from pytest_perfdl.whatif.model import (
     NO_RELEASE,
@@ -29,8 +36,8 @@ from pytest_perfdl.whatif.model import (
     TaskKind,
     Track,
     TrackKind,
+    are_of_kinds,
     mask_of,
-    of_kinds,
 )
 from pytest_perfdl.whatif.rank_work import expected_maximum
 from pytest_perfdl.whatif.simulation.simulate import simulate
@@ -81,14 +88,14 @@ def buckets(context: Context, first: int = FIRST_BUCKET, size: int = BUCKET) -> 
     tasks: dict[int, tuple[int, int]] = {}
     for step in np.unique(sizes.step[sizes.step >= 0]).tolist():
         own = np.flatnonzero(sizes.step == step)
-        for place, held in _filled(sizes.bytes[own], first, size, completes[own] >= 0):
+        for place, held in _fill_buckets(sizes.bytes[own], first, size, completes[own] >= 0):
             task = int(completes[own[place]])
             tasks[task] = tasks.get(task, (0, 0))[0] + held, int(own[place])
     columns = np.array([(task, *tasks[task]) for task in sorted(tasks)], dtype=np.intp).reshape(-1, 3)
     return Buckets(*columns.T)
 
 
-def _filled(sizes: I64, first: int, size: int, may_end: Mask | None = None) -> list[tuple[int, int]]:
+def _fill_buckets(sizes: I64, first: int, size: int, may_end: Mask | None = None) -> list[tuple[int, int]]:
     """Which gradient of a step completes each bucket, of those that may, and the bytes of the bucket."""
     found, limit, held = [], first, 0
     for place, added in enumerate(sizes.tolist()):
@@ -108,13 +115,13 @@ def completing_tasks(graph: TaskGraph, moments: I64, rows: Rows) -> Rows:
         host[own] = np.where(place >= 0, thread.start + place, -1)
     if not graph.on_device:
         return host
-    kernels = np.flatnonzero(of_kinds(tasks, TaskKind.KERNEL))
+    kernels = np.flatnonzero(are_of_kinds(tasks, TaskKind.KERNEL))
     kernels = kernels[np.argsort(tasks.submitted[kernels], kind="stable")]
     place = np.searchsorted(tasks.submitted[kernels], moments, side="left") - 1
     return np.where(place >= 0, kernels[np.maximum(place, 0)], -1) if len(kernels) else host * 0 - 1
 
 
-def _exchange(context: Context, found: Buckets, ns: Iterable[float], name: str, duration: I64) -> Plan:
+def _add_exchange(context: Context, found: Buckets, ns: Iterable[float], name: str, duration: I64) -> Plan:
     """Add one collective per bucket on a separate channel, in the order of the buckets. The update waits for the last.
 
     `duration` is that of all tasks.
@@ -125,7 +132,7 @@ def _exchange(context: Context, found: Buckets, ns: Iterable[float], name: str, 
     return Plan().timed(duration).insert(new, found.task, track=_channel(graph), before=waiting)
 
 
-def _copied(context: Context, found: Buckets) -> I64:
+def _with_copies(context: Context, found: Buckets) -> I64:
     """Durations of all tasks, with each gradient copied into its bucket and back.
 
     Each copy reads and writes an element of 4 bytes: 8 bytes at the memory bandwidth.
@@ -149,7 +156,7 @@ def _channel(graph: TaskGraph) -> Track:
 def _first_of_updates(context: Context) -> Rows:
     """The first task of each update on the device, else on the host."""
     graph = context.graph
-    tasks = np.flatnonzero(inside(graph, optimizer_steps(context.trace)[0]) & computing(graph))
+    tasks = np.flatnonzero(tasks_inside(graph, optimizer_steps(context.trace)[0]) & tasks_of_computing(graph))
     tasks = tasks[np.argsort(graph.tasks.start[tasks], kind="stable")]
     first: Rows = tasks[np.unique(graph.tasks.step[tasks], return_index=True)[1]]
     return first
@@ -189,12 +196,12 @@ def data_parallel(context: Context, ranks: int, bucket: float = 0.0, contention:
     """
     network = _network(context, ranks)
     found = buckets(context, round(bucket) or FIRST_BUCKET, round(bucket) or BUCKET)
-    ns, duration = [network.reduce_ns(size, ranks) for size in found.bytes.tolist()], _copied(context, found)
+    ns, duration = [network.reduce_ns(size, ranks) for size in found.bytes.tolist()], _with_copies(context, found)
     plans = [
-        _exchange(context, found, (each * factor for each in ns), "all-reduce", duration)
+        _add_exchange(context, found, (each * factor for each in ns), "all-reduce", duration)
         for factor in _contention(contention)
     ]
-    plans[2] = plans[2] + _later(context, ranks)
+    plans[2] = plans[2] + _delay_steps(context, ranks)
     return Change.of(plans, peak_bytes=_peak(context, 1))
 
 
@@ -202,13 +209,13 @@ def _contention(given: float) -> tuple[float, float, float]:
     return (given, given, given) if given else CONTENTION
 
 
-def _later(context: Context, ranks: int) -> Plan:
+def _delay_steps(context: Context, ranks: int) -> Plan:
     """Steps of the slowest of several ranks that vary as the steps of one do."""
     steps = simulate(context.graph).steps_ns
     late = float(steps.std(ddof=1)) * expected_maximum(ranks) if len(steps) > 1 else 0.0
 
     def first_of_steps(graph: TaskGraph) -> Rows:
-        own = np.flatnonzero((graph.tasks.step >= 0) & computing(graph) & (graph.tasks.row >= 0))
+        own = np.flatnonzero((graph.tasks.step >= 0) & tasks_of_computing(graph) & (graph.tasks.row >= 0))
         return own[np.unique(graph.tasks.step[own], return_index=True)[1]]
 
     return Plan().retime(first_of_steps, lambda graph, own: graph.tasks.duration[own] + round(late))
@@ -248,7 +255,9 @@ def dgc(context: Context, ranks: int, ratio: float = 0.001) -> Change:
     ]
     duration = context.graph.tasks.duration.copy()
     duration[found.task] += np.rint(found.bytes * 3 / memory * 1e9).astype(np.int64)
-    plans = [_exchange(context, found, (ns * factor for ns in sent), "all-gather", duration) for factor in CONTENTION]
+    plans = [
+        _add_exchange(context, found, (ns * factor for ns in sent), "all-gather", duration) for factor in CONTENTION
+    ]
     return Change.of(plans, peak_bytes=_peak(context, 2))
 
 
@@ -283,9 +292,9 @@ def blueconnect(context: Context, shape: str, bandwidths: str = "", contention: 
             left /= ranks
         stages.append(each)
     whole, slowest = [sum(each) for each in stages], [max(each) for each in stages]
-    duration = _copied(context, found)
+    duration = _with_copies(context, found)
     plans = [
-        _exchange(context, found, (ns * factor for ns in times), "staged all-reduce", duration)
+        _add_exchange(context, found, (ns * factor for ns in times), "staged all-reduce", duration)
         for times, factor in zip((whole, slowest, whole), _contention(contention), strict=True)
     ]
     return Change.of(plans, peak_bytes=_peak(context, 1))
@@ -376,7 +385,7 @@ def _forward_starts(graph: TaskGraph, module: I32, phase: I32) -> dict[tuple[int
     found: dict[tuple[int, int], tuple[int, int]] = {}
     rows = graph.tasks.row
     forward = PHASES.index("forward")
-    own = np.flatnonzero((rows >= 0) & computing(graph))
+    own = np.flatnonzero((rows >= 0) & tasks_of_computing(graph))
     own = own[(module[rows[own]] >= 0) & (phase[rows[own]] == forward)]
     own = own[np.argsort(-graph.tasks.start[own], kind="stable")]
     for task in own.tolist():
@@ -392,7 +401,7 @@ def hide_communication(context: Context) -> Change:
     does not check whether there is enough compute to overlap with. The lower end of the predicted gain is zero, and the
     confidence is low.
     """
-    tasks = of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
+    tasks = are_of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
     if not tasks.any():
         raise NotApplicable("the trace has no communication")
     notes = ("the prediction is an upper bound of the gain",)
@@ -412,12 +421,12 @@ def replace_data_parallel(context: Context, ranks: int) -> Change:
     moving = np.zeros(len(context.trace), dtype=bool)
     for name in ("Scatter", "Broadcast", "Gather", "ReduceAddCoalesced"):
         moving |= operator_rows(context.trace, name)
-    tasks = of_rows(context.graph, moving)
+    tasks = tasks_of_rows(context.graph, moving)
     if not tasks.any():
         raise NotApplicable("the trace has no work of DataParallel (scatter, replicate, gather)")
     reducing = data_parallel(context, ranks)
     plans = [
-        (plan or Plan()).remove(lambda graph: of_rows(graph, moving))
+        (plan or Plan()).remove(lambda graph: tasks_of_rows(graph, moving))
         for plan in (reducing.plan, reducing.fast, reducing.slow)
     ]
     notes = ("the trace does not show how fast replicas would be in separate processes",)
@@ -461,13 +470,13 @@ def bucket_size(context: Context, cap_mb: float = 0.0) -> Change:
     old, transfer = job.meetings.bytes[lines], transfers(job.meetings)[lines]
     size = round(cap_mb * _MIB) or BUCKET
     first = size if cap_mb else FIRST_BUCKET
-    cost = fitted(old, transfer)
+    cost = fit_cost(old, transfer)
     rest = float((transfer - cost.of(old)).mean())
     # Larger buckets gain by what the latency is, smaller ones lose by it.
     samples = sorted(cost.samples.tolist(), key=lambda each: each[0], reverse=size > float(old.mean()))
     ends = [replace(cost, latency_ns=latency, ns_per_byte=per_byte) for latency, per_byte in ends_of(samples)]
     costs = (cost, *ends)
-    plans = [Plan().rejoin(partial(_rebucketed, first=first, size=size, cost=each, rest=rest)) for each in costs]
+    plans = [Plan().rejoin(partial(_rebucket, first=first, size=size, cost=each, rest=rest)) for each in costs]
     return Change.of(plans, trust="ok" if cost.known else "low", notes=() if cost.known else (ONE_SIZE,))
 
 
@@ -485,7 +494,7 @@ def _exchanges(job: Job) -> tuple[Rows, Rows]:
         there = np.flatnonzero(rows >= 0)
         there = there[np.argsort(part.trace.start[rows[there]], kind="stable")]
         filled = np.full(len(rows), -1, dtype=np.intp)
-        filled[there] = completing(part.trace, rows[there])
+        filled[there] = completing_gradients(part.trace, rows[there])
         columns.append(filled)
     both = np.stack(columns, axis=1)
     lines = np.flatnonzero((both >= 0).all(axis=1))
@@ -497,7 +506,7 @@ def _exchanges(job: Job) -> tuple[Rows, Rows]:
     return lines, both[lines]
 
 
-def _rebucketed(job: Job, first: int, size: int, cost: Cost, rest: float) -> Job:
+def _rebucket(job: Job, first: int, size: int, cost: Cost, rest: float) -> Job:
     """The job with other buckets; the same where its buckets have this size already."""
     lines, filled = _exchanges(job)
     known = [gradients(part.trace) for part in job.parts if part.trace is not None]
@@ -505,7 +514,9 @@ def _rebucketed(job: Job, first: int, size: int, cost: Cost, rest: float) -> Job
     filling, held = list[Rows](), list[I64]()
     for column, own in enumerate(known):
         steps = [np.flatnonzero(own.step == step) for step in np.unique(own.step[filled[:, column]])]
-        buckets = [(its[place], amount) for its in steps for place, amount in _filled(own.bytes[its], first, size)]
+        buckets = [
+            (its[place], amount) for its in steps for place, amount in _fill_buckets(own.bytes[its], first, size)
+        ]
         at, sizes = np.array(buckets, dtype=np.int64).T
         filling.append(at.astype(np.intp))
         held.append(sizes)
@@ -517,7 +528,7 @@ def _rebucketed(job: Job, first: int, size: int, cost: Cost, rest: float) -> Job
         return job
     rows = np.stack([own.row[at] for own, at in zip(known, filling, strict=True)], axis=1)
     parts = [
-        _exchanging(part, own, at, job.meetings.row[lines, column], filled[:, column], ns)
+        _replace_exchange(part, own, at, job.meetings.row[lines, column], filled[:, column], ns)
         for column, (part, own, at) in enumerate(zip(job.parts, known, filling, strict=True))
     ]
     kept = np.setdiff1d(np.arange(len(job.meetings)), lines)
@@ -528,15 +539,15 @@ def _rebucketed(job: Job, first: int, size: int, cost: Cost, rest: float) -> Job
     return replace(job, parts=tuple(parts), meetings=job.meetings.take(kept).joined(added))
 
 
-def _exchanging(part: TaskGraph, own: Gradients, at: Rows, old: Rows, filled: Rows, ns: I64) -> TaskGraph:
+def _replace_exchange(part: TaskGraph, own: Gradients, at: Rows, old: Rows, filled: Rows, ns: I64) -> TaskGraph:
     """A rank with new all-reduces behind the gradients `at` instead of the old ones, which the gradients `filled`."""
     trace = part.trace
     assert trace is not None
     gone = communication_tasks(part, old)
     track = part.tracks[int(part.tasks.track[gone[0]])]
     waiting = mask_of(len(part), part.edges.target[np.isin(part.edges.source, gone)])
-    waiting &= ~of_kinds(part.tasks, TaskKind.COMMUNICATION)
-    overhead, pieces = _overhead(part, own, filled)
+    waiting &= ~are_of_kinds(part.tasks, TaskKind.COMMUNICATION)
+    overhead, pieces = _bucket_overhead(part, own, filled)
     duration = part.tasks.duration.copy()
     for each in pieces:
         total = max(int(duration[each].sum()), 1)
@@ -545,9 +556,11 @@ def _exchanging(part: TaskGraph, own: Gradients, at: Rows, old: Rows, filled: Ro
     launch = round(overhead) if not part.on_device else _launch_ns(part, gone)
     order = np.argsort(anchor, kind="stable")
     new = NewTask(_NAME, tuple(ns[order].tolist()), TaskKind.COMMUNICATION, launch)
-    usual = part.constants if part.on_device else _usual(part, gone, trace.end[own.row[filled]])
+    usual = part.constants if part.on_device else _usual_lags(part, gone, trace.end[own.row[filled]])
     made = Plan().timed(duration).insert(new, anchor, track=track, before=waiting).apply(replace(part, constants=usual))
-    added = np.flatnonzero((made.tasks.name == made.names.index(_NAME)) & of_kinds(made.tasks, TaskKind.COMMUNICATION))
+    added = np.flatnonzero(
+        (made.tasks.name == made.names.index(_NAME)) & are_of_kinds(made.tasks, TaskKind.COMMUNICATION)
+    )
     added = added[np.argsort(made.tasks.start[added], kind="stable")]
     row = made.tasks.row.copy()
     row[added] = own.row[at]
@@ -555,7 +568,7 @@ def _exchanging(part: TaskGraph, own: Gradients, at: Rows, old: Rows, filled: Ro
     return Plan().remove(communication_tasks(made, old)).apply(made)
 
 
-def _usual(part: TaskGraph, gone: Rows, ready: I64) -> Constants:
+def _usual_lags(part: TaskGraph, gone: Rows, ready: I64) -> Constants:
     """How long a channel of the host takes from a gradient that is ready to its collective, and between two of these.
 
     Medians: of the collectives that found their channel free, and of those that had to wait for it.
@@ -575,7 +588,7 @@ def _launch_ns(part: TaskGraph, gone: Rows) -> int:
     return int(np.median(part.tasks.duration[launcher[launcher >= 0]])) if (launcher >= 0).any() else 0
 
 
-def _overhead(part: TaskGraph, own: Gradients, filled: Rows) -> tuple[float, list[Rows]]:
+def _bucket_overhead(part: TaskGraph, own: Gradients, filled: Rows) -> tuple[float, list[Rows]]:
     """What completing a bucket costs the host more than another gradient, and the pieces in which it did so far."""
     trace = part.trace
     assert trace is not None

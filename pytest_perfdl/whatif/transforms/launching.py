@@ -10,7 +10,7 @@ from pytest_perfdl.model.errors import MissingConstant, MissingMachineConstant, 
 from pytest_perfdl.trace.model import I64
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.facts import input_tasks, per_step
-from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, mask_of, of_kinds
+from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, are_of_kinds, mask_of
 from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.transform import Change, Context, transform
 from pytest_perfdl.whatif.transforms.operators import fused_durations
@@ -39,14 +39,14 @@ def cuda_graph(context: Context) -> Change:
         If nothing is launched, or the step already launches graphs.
     """
     graph = context.graph
-    captured, syncs = _captured(graph)
-    plans = [Plan().timed(_launched_once(graph, captured, ns)) for ns in (GRAPH_LAUNCH_NS, 5_000, 30_000)]
+    captured, syncs = _captured_tasks(graph)
+    plans = [Plan().timed(_launch_once(graph, captured, ns)) for ns in (GRAPH_LAUNCH_NS, 5_000, 30_000)]
     note = f"{syncs} synchronizing calls per step must be removed first: a CUDA graph cannot wait for the host"
     return Change.of(plans, trust="low" if syncs else "ok", notes=(note,) if syncs else ())
 
 
 @transform("compile")
-def compiled(context: Context, cudagraphs: bool = True) -> Change:
+def compile_step(context: Context, cudagraphs: bool = True) -> Change:
     """Use `torch.compile`, which fuses chains of elementwise operators (see `fusion`) and launches a CUDA graph.
 
     With `cudagraphs=False` (mode "default"), generated code on the host still launches each remaining kernel. The
@@ -60,9 +60,9 @@ def compiled(context: Context, cudagraphs: bool = True) -> Change:
     if not graph.on_device:
         notes = ("the fusion choices of the compiler are unknown",)
         return Change(Plan().timed(duration), slow=Plan(), trust="low", notes=notes)
-    captured, _ = _captured(graph)
+    captured, _ = _captured_tasks(graph)
     if cudagraphs:
-        host = _launched_once(graph, captured, GRAPH_LAUNCH_NS)
+        host = _launch_once(graph, captured, GRAPH_LAUNCH_NS)
     else:
         left = 1 - float(gone.sum()) / max(int(graph.is_device.sum()), 1)
         host = np.where(captured, graph.scaled(left), graph.tasks.duration)
@@ -71,7 +71,7 @@ def compiled(context: Context, cudagraphs: bool = True) -> Change:
     return Change(plan, slow=Plan().timed(host), trust="low", notes=notes)
 
 
-def _captured(graph: TaskGraph) -> tuple[Mask, int]:
+def _captured_tasks(graph: TaskGraph) -> tuple[Mask, int]:
     """Host tasks between the first and the last launch of each step on each thread, and synchronizations per step."""
     tasks = graph.tasks
     launching = np.unique(tasks.launcher[tasks.launcher >= 0])
@@ -83,13 +83,13 @@ def _captured(graph: TaskGraph) -> tuple[Mask, int]:
     for thread in np.unique(tasks.track[launching]).tolist():
         for own in per_step(graph, launching[tasks.track[launching] == thread]):
             found[own[0] : own[-1] + 1] = True
-    synced = np.unique(graph.edges.target[of_kinds(graph.edges, EdgeKind.SYNC, EdgeKind.COPY)])
+    synced = np.unique(graph.edges.target[are_of_kinds(graph.edges, EdgeKind.SYNC, EdgeKind.COPY)])
     count = int(np.count_nonzero(found[synced]))
-    found &= of_kinds(tasks, TaskKind.OPERATOR, TaskKind.CALL, TaskKind.GAP) & ~input_tasks(graph)
+    found &= are_of_kinds(tasks, TaskKind.OPERATOR, TaskKind.CALL, TaskKind.GAP) & ~input_tasks(graph)
     return found, -(-count // max(len(graph.steps), 1))
 
 
-def _launched_once(graph: TaskGraph, captured: Mask, launch_ns: int) -> I64:
+def _launch_once(graph: TaskGraph, captured: Mask, launch_ns: int) -> I64:
     duration: I64 = np.where(captured, 0, graph.tasks.duration)
     own = np.flatnonzero(captured & (graph.tasks.track == graph.owner))
     own = own if len(own) else np.flatnonzero(captured)
@@ -126,7 +126,7 @@ def remove_sync(context: Context, name: str = "") -> Change:
     graph = context.graph
     edges = graph.edges
     back = graph.named(TO_HOST.search)
-    waits = of_kinds(edges, EdgeKind.SYNC) | (of_kinds(edges, EdgeKind.COPY) & back[edges.source])
+    waits = are_of_kinds(edges, EdgeKind.SYNC) | (are_of_kinds(edges, EdgeKind.COPY) & back[edges.source])
     targets = mask_of(len(graph), edges.target[waits]) & graph.named(lambda each: name in each)
     if not targets.any():
         raise NotApplicable("the host does not wait for a synchronization" + (f" in {name}" if name else ""))
@@ -150,7 +150,7 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
         If the bandwidth of pinned memory is not known; if no pageable memory is copied to the device.
     """
     graph, machine = context.graph, context.known
-    pageable = graph.named(PAGEABLE.search) & of_kinds(graph.tasks, TaskKind.COPY)
+    pageable = graph.named(PAGEABLE.search) & are_of_kinds(graph.tasks, TaskKind.COPY)
     if not pageable.any():
         raise NotApplicable("no pageable memory is copied to the device")
     plan, notes = Plan(), tuple[str, ...]()
@@ -165,7 +165,7 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
         notes = (f"the prediction does not make copies faster, because {why}",)
     if non_blocking:
         edges = graph.edges
-        targets = edges.target[of_kinds(edges, EdgeKind.COPY, EdgeKind.SYNC) & pageable[edges.source]]
+        targets = edges.target[are_of_kinds(edges, EdgeKind.COPY, EdgeKind.SYNC) & pageable[edges.source]]
         plan = plan.drop_edges(EdgeKind.COPY, targets).drop_edges(EdgeKind.SYNC, targets)
     return Change(plan, notes=notes)
 

@@ -13,7 +13,7 @@ from pytest_perfdl.trace.model import I64, Category, Rows
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.editing.surgery import NewTask
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind
-from pytest_perfdl.whatif.strategy import Layer, bounds, layers, saved
+from pytest_perfdl.whatif.strategy import Layer, kept_allocations, layers, pass_bounds
 from pytest_perfdl.whatif.transform import Change, Context, Lifetimes, NotRecorded, transform
 
 CHECKPOINT_NS, NODE_NS = 100_000, 20_000
@@ -50,22 +50,22 @@ def checkpointing(context: Context, layer: str = "") -> Change:
     NotApplicable
         If the trace has no modules or no backward pass of any.
     """
-    found = _trained(context, layer)
+    found = _trained_layers(context, layer)
     graph = context.graph
-    plans = [Plan().timed(_again(graph, found, more)) for more in (1.0, 0.0, 2.0)]
-    spans = _between(graph, found)
-    peak = context.peak(lambda memory: memory.freed_between(*_away(context, memory, spans)))
+    plans = [Plan().timed(_recompute(graph, found, more)) for more in (1.0, 0.0, 2.0)]
+    spans = _between_passes(graph, found)
+    peak = context.peak(lambda memory: memory.freed_between(*_kept_away(context, memory, spans)))
     return Change.of(plans, peak_bytes=peak)
 
 
-def _trained(context: Context, pattern: str) -> list[Layer]:
+def _trained_layers(context: Context, pattern: str) -> list[Layer]:
     found = [layer for layer in layers(context, pattern) if len(layer.backward) and len(layer.forward)]
     if not found:
         raise NotRecorded("the trace has no backward pass of these modules")
     return found
 
 
-def _again(graph: TaskGraph, found: list[Layer], overhead: float) -> I64:
+def _recompute(graph: TaskGraph, found: list[Layer], overhead: float) -> I64:
     """Durations in which the forward pass of every layer is repeated at the start of its backward pass.
 
     On a device, the host's part is added to the call that launches the first kernel of the backward pass. The launch
@@ -73,7 +73,7 @@ def _again(graph: TaskGraph, found: list[Layer], overhead: float) -> I64:
     """
     duration: I64 = graph.tasks.duration.copy()
     for layer in found:
-        repeated = _repeated(graph, layer)
+        repeated = _repeated_tasks(graph, layer)
         device = graph.is_device[repeated]
         spent = graph.tasks.duration[repeated]
         first, kernel = layer.first_backward(graph)
@@ -87,7 +87,7 @@ def _again(graph: TaskGraph, found: list[Layer], overhead: float) -> I64:
     return duration
 
 
-def _repeated(graph: TaskGraph, layer: Layer) -> Rows:
+def _repeated_tasks(graph: TaskGraph, layer: Layer) -> Rows:
     """Tasks of the forward pass that run until all saved tensors are recomputed; all tasks if no operator is known."""
     tasks, trace = graph.tasks, graph.trace
     own = layer.forward
@@ -113,23 +113,23 @@ def _nodes(graph: TaskGraph, layer: Layer) -> int:
     return 0 if trace is None else sum(bool(_NODE.match(trace.name_of(row))) for row in rows[rows >= 0].tolist())
 
 
-def _between(graph: TaskGraph, found: list[Layer]) -> list[tuple[Layer, int, int]]:
+def _between_passes(graph: TaskGraph, found: list[Layer]) -> list[tuple[Layer, int, int]]:
     """Layers with the end of the forward pass, and the start of the backward pass that needs what they keep."""
-    return [(layer, *bounds(graph, layer)[1:]) for layer in found]
+    return [(layer, *pass_bounds(graph, layer)[1:]) for layer in found]
 
 
-def _away(context: Context, memory: Lifetimes, spans: Iterable[tuple[Layer, int, int]]) -> tuple[Mask, I64, I64]:
+def _kept_away(context: Context, memory: Lifetimes, spans: Iterable[tuple[Layer, int, int]]) -> tuple[Mask, I64, I64]:
     """What layers keep, until when it stays, and since when it is there again."""
     chosen = np.zeros(len(memory), dtype=bool)
     until, since = memory.end.copy(), memory.end.copy()
     for layer, gone, back in spans:
-        own = saved(context, layer)
+        own = kept_allocations(context, layer)
         chosen |= own
         until[own], since[own] = gone, back
     return chosen, until, since
 
 
-def _needed(context: Context) -> Lifetimes:
+def _needed_memory(context: Context) -> Lifetimes:
     memory = context.memory
     if memory is None:
         raise MissingConstant(
@@ -158,12 +158,12 @@ def vdnn(context: Context, layer: str = "") -> Change:
     MissingConstant, NotApplicable
         Without memory events or the bandwidth of pinned memory; without a device.
     """
-    memory, graph = _needed(context), context.graph
+    memory, graph = _needed_memory(context), context.graph
     if not graph.on_device:
         raise NotApplicable("the trace has no device, so there is no device memory to offload")
     rate = context.known.rate("pinned_bytes_per_s", "the bandwidth of pinned memory")
-    found = _trained(context, layer)
-    sizes = [int(memory.bytes[saved(context, each)].sum()) for each in found]
+    found = _trained_layers(context, layer)
+    sizes = [int(memory.bytes[kept_allocations(context, each)].sum()) for each in found]
     times = [round(size / rate * 1e9) for size in sizes]
     behind: dict[int, int] = {}
     ahead: dict[int, int] = {}
@@ -185,11 +185,11 @@ def vdnn(context: Context, layer: str = "") -> Change:
         raise NotApplicable("no layer is followed by another layer")
     plan = _copies(graph, "offload", ahead, waiting, 1001) + _copies(graph, "offload", behind, None, 1002)
     spans = [
-        (each, bounds(graph, each)[1] + ns, bounds(graph, found[index + 1])[2])
+        (each, pass_bounds(graph, each)[1] + ns, pass_bounds(graph, found[index + 1])[2])
         for index, (each, ns) in enumerate(zip(found, times, strict=True))
         if each.last_forward(graph)[1] in behind
     ]
-    return Change(plan, peak_bytes=memory.freed_between(*_away(context, memory, spans)).peak_bytes)
+    return Change(plan, peak_bytes=memory.freed_between(*_kept_away(context, memory, spans)).peak_bytes)
 
 
 def _copies(graph: TaskGraph, name: str, times: dict[int, int], waiting: Mask | None, stream: int) -> Plan:
@@ -231,20 +231,20 @@ def gist(context: Context, layer: str = "", ratio: float = 0.5) -> Change:
     """
     if not 0 < ratio <= 1:
         raise ValueError(f"gist:ratio={ratio}: expected a number above 0 and at most 1")
-    memory, graph = _needed(context), context.graph
+    memory, graph = _needed_memory(context), context.graph
     rate = context.known.rate("memory_bytes_per_s", "the memory bandwidth")
-    found = _trained(context, layer)
+    found = _trained_layers(context, layer)
     plans = []
     for more in (1.0, 1 / 1.5, 2.0):
         duration = graph.tasks.duration.copy()
         for each in found:
-            size = int(memory.bytes[saved(context, each)].sum())
+            size = int(memory.bytes[kept_allocations(context, each)].sum())
             last, first = each.last_forward(graph), each.first_backward(graph)
             which = 1 if last[1] >= 0 and first[1] >= 0 else 0
             for task in (last[which], first[which]):
                 duration[task] += round((1 + ratio) * size / rate * 1e9 * more)
         plans.append(Plan().timed(duration))
-    chosen, until, since = _away(context, memory, _between(graph, found))
+    chosen, until, since = _kept_away(context, memory, _between_passes(graph, found))
     away = memory.freed_between(chosen, until, since)
     # The encoded form fills the time between.
     encoded = Lifetimes(

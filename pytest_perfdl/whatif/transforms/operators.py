@@ -16,18 +16,18 @@ from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import MissingMachineConstant, NotApplicable
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace
 from pytest_perfdl.whatif.editing.edit import Plan
-from pytest_perfdl.whatif.editing.select import of_rows, with_launched
+from pytest_perfdl.whatif.editing.select import tasks_of_rows, with_launched
 from pytest_perfdl.whatif.editing.surgery import NewTask
 from pytest_perfdl.whatif.facts import (
     SHORT_TYPES,
     Costs,
     autocast,
-    computing,
     gradients,
-    inside,
     operator_costs,
     optimizer_steps,
     per_step,
+    tasks_inside,
+    tasks_of_computing,
 )
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
 from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
@@ -98,8 +98,8 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     costs = operator_costs(context.trace)
     if not costs.costs:
         raise NotRecorded("the trace has no shapes of operators: profile with record_shapes=True")
-    call = np.where(computing(graph), costs.of_tasks(graph), -1)
-    call[of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
+    call = np.where(tasks_of_computing(graph), costs.of_tasks(graph), -1)
+    call[tasks_of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
     some = np.flatnonzero(call >= 0)
     already = autocast(context.trace)
     lower = {
@@ -110,8 +110,8 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
         raise NotApplicable("no matrix product, convolution or attention runs in float32")
     factors, measured = _factors(costs, lower, machine, dtype)
     own = costs.number[call[some]]
-    casts, passes = _casts(context, machine)
-    between = _between(graph, costs, call, lower, machine)
+    casts, passes = _cast_ns(context, machine)
+    between = _cast_results(graph, costs, call, lower, machine)
     plans = []
     for which in range(3):
         factor = np.ones(len(graph))
@@ -166,7 +166,7 @@ def _factors(
     return found, measured
 
 
-def _casts(context: Context, machine: Machine) -> tuple[float, float]:
+def _cast_ns(context: Context, machine: Machine) -> tuple[float, float]:
     """Nanoseconds per step to cast parameters and gradients, and for one pass over the gradients to unscale them."""
     total = gradients(context.trace).total
     if not total:
@@ -182,7 +182,7 @@ def _with_casts(graph: TaskGraph, factor: F64, some: Rows, casts: float) -> I64:
     return duration
 
 
-def _between(graph: TaskGraph, costs: Costs, call: Rows, kinds: dict[int, str], machine: Machine) -> I64:
+def _cast_results(graph: TaskGraph, costs: Costs, call: Rows, kinds: dict[int, str], machine: Machine) -> I64:
     """Nanoseconds per task to cast the results of float32 operators: 6 bytes per element, once per call."""
     found: I64 = np.zeros(len(graph), dtype=np.int64)
     if not machine.memory_bytes_per_s:
@@ -201,11 +201,11 @@ def _unscale(context: Context, passes: float) -> Plan:
     rows, _ = optimizer_steps(context.trace)
 
     def last_before(graph: TaskGraph) -> Rows:
-        steps = per_step(graph, np.flatnonzero(graph.is_device & ~inside(graph, rows)))
+        steps = per_step(graph, np.flatnonzero(graph.is_device & ~tasks_inside(graph, rows)))
         return np.array([own[np.argmax(graph.tasks.submitted[own])] for own in steps], dtype=np.intp)
 
     def first_of_update(graph: TaskGraph) -> Rows:
-        steps = per_step(graph, np.flatnonzero(inside(graph, rows) & ~graph.is_device))
+        steps = per_step(graph, np.flatnonzero(tasks_inside(graph, rows) & ~graph.is_device))
         return np.array([own[0] for own in steps], dtype=np.intp)
 
     return Plan().insert(NewTask("unscale gradients", round(passes)), last_before, before=first_of_update)
@@ -254,13 +254,13 @@ def remove_operator(context: Context, name: str, python: bool = True) -> Change:
     gaps of the host. All tasks that remain keep their durations, although a memory-bound neighbor could become faster.
     Daydream calls this operation Remove.
     """
-    tasks = of_rows(context.graph, operator_rows(context.trace, name))
+    tasks = tasks_of_rows(context.graph, operator_rows(context.trace, name))
     if not tasks.any():
         raise NotApplicable(f"the trace has no operator {name}")
-    return _removed(context.graph, tasks, python)
+    return _remove(context.graph, tasks, python)
 
 
-def _removed(graph: TaskGraph, tasks: Mask, python: bool) -> Change:
+def _remove(graph: TaskGraph, tasks: Mask, python: bool) -> Change:
     if not python:
         return Change(Plan().remove(tasks))
     return Change(Plan().remove(with_python(graph, tasks)), slow=Plan().remove(tasks))
@@ -319,10 +319,10 @@ def fold_batch_norm(context: Context) -> Change:
     """
     if len(backward_rows(context.trace)):
         raise NotApplicable("the trace has a backward pass: batch norms in training cannot be folded")
-    tasks = of_rows(context.graph, operator_rows(context.trace, "aten::batch_norm"))
+    tasks = tasks_of_rows(context.graph, operator_rows(context.trace, "aten::batch_norm"))
     if not tasks.any():
         raise NotApplicable("the trace has no batch norm")
-    return _removed(context.graph, tasks, True)
+    return _remove(context.graph, tasks, True)
 
 
 @transform("reconstructed_batch_norm")
@@ -337,11 +337,11 @@ def reconstructed_batch_norm(context: Context) -> Change:
     gain, and the confidence is low.
     """
     graph, trace = context.graph, context.trace
-    norms = of_rows(graph, operator_rows(trace, "*batch_norm*"))
-    activations = of_rows(graph, operator_rows(trace, "aten::relu*"))
+    norms = tasks_of_rows(graph, operator_rows(trace, "*batch_norm*"))
+    activations = tasks_of_rows(graph, operator_rows(trace, "aten::relu*"))
     if not norms.any():
         raise NotApplicable("the trace has no batch norm")
-    busy = computing(graph)
+    busy = tasks_of_computing(graph)
     plans = []
     for gain in (1.0, 1 / 3):
         factor = np.where(busy & norms, 1 - gain / 2, np.where(busy & activations, 1 - gain, 1.0))
@@ -419,7 +419,7 @@ def fused_durations(context: Context, epilogues: bool) -> tuple[I64, Mask]:
 def _chains(context: Context, epilogues: bool) -> list[list[_Link]]:
     """Consecutive calls of one step and track in which each reads what the one before wrote, by size."""
     graph, costs = context.graph, operator_costs(context.trace)
-    call = np.where(computing(graph), costs.of_tasks(graph), -1)
+    call = np.where(tasks_of_computing(graph), costs.of_tasks(graph), -1)
     found: list[list[_Link]] = []
     changes = (call[1:] != call[:-1]) | (graph.tasks.track[1:] != graph.tasks.track[:-1])
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(call)]
@@ -453,7 +453,7 @@ def remove_scope(context: Context, name: str) -> Change:
     """
     trace = context.trace
     annotations = trace.matching(lambda each: fnmatchcase(each, name), trace.rows(Category.USER_ANNOTATION))
-    tasks = inside(context.graph, annotations)
+    tasks = tasks_inside(context.graph, annotations)
     if not tasks.any():
         raise NotApplicable(f"the trace has no annotation {name} that contains work")
     return Change(Plan().remove(tasks))

@@ -7,7 +7,14 @@ import numpy as np
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import I64, Rows
 from pytest_perfdl.whatif.editing.edit import Plan
-from pytest_perfdl.whatif.facts import computing, gradients, inside, operator_costs, optimizer_steps, per_step
+from pytest_perfdl.whatif.facts import (
+    gradients,
+    operator_costs,
+    optimizer_steps,
+    per_step,
+    tasks_inside,
+    tasks_of_computing,
+)
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
 from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
 
@@ -30,7 +37,7 @@ def _updates(context: Context) -> tuple[list[Rows], str]:
     rows, kind = optimizer_steps(context.trace)
     if not len(rows):
         raise NotRecorded("the trace has no optimizer update (Optimizer.step) of a single optimizer")
-    own = np.flatnonzero(inside(graph, rows))
+    own = np.flatnonzero(tasks_inside(graph, rows))
     found = []
     for tasks in per_step(graph, own):
         host = tasks[~graph.is_device[tasks]]
@@ -42,7 +49,7 @@ def _updates(context: Context) -> tuple[list[Rows], str]:
     return found, kind
 
 
-def _already(context: Context, tasks: Rows) -> str:
+def _dispatched_as(context: Context, tasks: Rows) -> str:
     names = {context.graph.name_of(task) for task in tasks.tolist()}
     return next((form for form in _DISPATCHED if any(name.startswith(form) for name in names)), "")
 
@@ -74,7 +81,7 @@ def fused_optimizer(context: Context) -> Change:
         If the memory's bandwidth, the gradients' shapes or the optimizer's passes are not known.
     """
     updates, kind = _updates(context)
-    if _already(context, np.concatenate(updates)) == "aten::_fused_":
+    if _dispatched_as(context, np.concatenate(updates)) == "aten::_fused_":
         raise NotApplicable("the optimizer update is already fused")
     passes = PASSES.get(kind)
     sizes = gradients(context.trace)
@@ -86,7 +93,7 @@ def fused_optimizer(context: Context) -> Change:
     if kind == "SGD" and _has_momentum(graph, np.concatenate(updates), sizes.count * len(updates)):
         passes = _SGD_MOMENTUM
     rate = context.known.rate("memory_bytes_per_s", "the memory bandwidth")
-    rate = max(rate, _reached(context, np.concatenate(updates)))
+    rate = max(rate, _reached_rate(context, np.concatenate(updates)))
     call = CALL_NS + (PARAMETER_NS if graph.on_device else HOST_PARAMETER_NS) * sizes.count
     moved = passes * sizes.total_bytes / rate * 1e9
     plans = [_one_kernel(graph, updates, round(call), round(moved * more)) for more in (1.0, 1 / 1.5, 2.0)]
@@ -99,10 +106,10 @@ def _has_momentum(graph: TaskGraph, tasks: Rows, parameters: float) -> bool:
     return any(name == "aten::_foreach_mul_" for name in names) or names.count("aten::mul_") >= parameters
 
 
-def _reached(context: Context, tasks: Rows) -> float:
+def _reached_rate(context: Context, tasks: Rows) -> float:
     """Bytes per second of the update's operators on the largest tensors; 0 if the shapes are unknown."""
     graph, costs = context.graph, operator_costs(context.trace)
-    tasks = tasks[computing(graph)[tasks]]
+    tasks = tasks[tasks_of_computing(graph)[tasks]]
     call = costs.of_tasks(graph)[tasks]
     tasks, call = tasks[call >= 0], call[call >= 0]
     calls, place = np.unique(call, return_inverse=True)
@@ -158,14 +165,14 @@ def foreach(context: Context) -> Change:
     """
     updates, _ = _updates(context)
     graph = context.graph
-    if _already(context, np.concatenate(updates)):
+    if _dispatched_as(context, np.concatenate(updates)):
         raise NotApplicable("the optimizer update is already fused or uses foreach")
     parameters = max(gradients(context.trace).count, 1.0)
     duration, gone = graph.tasks.duration.copy(), np.zeros(len(graph), dtype=bool)
     for tasks in updates:
         host, kernels = tasks[~graph.is_device[tasks]], tasks[graph.is_device[tasks]]
         if graph.on_device:
-            _grouped(graph, host, kernels, parameters, duration, gone)
+            _group_kernels(graph, host, kernels, parameters, duration, gone)
         else:
             between = host[graph.tasks.kind[host] == TaskKind.GAP]
             duration[between] = np.minimum(duration[between], PARAMETER_NS)
@@ -174,7 +181,7 @@ def foreach(context: Context) -> Change:
     return Change(plan.remove(gone), slow=careful.remove(gone))
 
 
-def _grouped(graph: TaskGraph, host: Rows, kernels: Rows, parameters: float, duration: I64, gone: Mask) -> None:
+def _group_kernels(graph: TaskGraph, host: Rows, kernels: Rows, parameters: float, duration: I64, gone: Mask) -> None:
     names = graph.tasks.name
     launches = max(1, round(parameters / 30))
     for name in np.unique(names[kernels]).tolist():

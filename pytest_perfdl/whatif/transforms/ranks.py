@@ -10,10 +10,10 @@ import numpy as np
 
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import F64, I64
-from pytest_perfdl.whatif.collectives import Cost, fitted, rounds, transfers, volume
+from pytest_perfdl.whatif.collectives import Cost, fit_cost, rounds, transfers, volume
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.from_trace.job import communication_tasks
-from pytest_perfdl.whatif.model import Job, Mask, Meetings, TaskKind, of_kinds
+from pytest_perfdl.whatif.model import Job, Mask, Meetings, TaskKind, are_of_kinds
 from pytest_perfdl.whatif.rank_work import (
     RankWork,
     Variation,
@@ -71,8 +71,8 @@ class Costs:
         for kind, members in sorted(set(zip(found.kind.tolist(), found.members.tolist(), strict=True))):
             own = (found.kind == kind) & (found.members == members) & (found.bytes > 0)
             if own.any():
-                cost = fitted(found.bytes[own], took[own])
-                cost = cost if cost.known else _of_any_kind(found, took, kind, members) or cost
+                cost = fit_cost(found.bytes[own], took[own])
+                cost = cost if cost.known else _fit_any_kind(found, took, kind, members) or cost
                 groups.append((kind, members, own, cost))
         return cls(found.bytes, took, tuple(groups))
 
@@ -87,7 +87,7 @@ class Costs:
         return bool(self.sized.all()) and all(cost.known for *_, cost in self.groups)
 
 
-def _of_any_kind(found: Meetings, took: I64, kind: str, members: int) -> Cost | None:
+def _fit_any_kind(found: Meetings, took: I64, kind: str, members: int) -> Cost | None:
     """What a kind costs by all kinds on as many ranks, if these tell: a ring's message has one latency in all of them.
 
     t = m l + v S / B, with the messages m and the volume v of each kind: t / m is fitted to v S / m.
@@ -97,12 +97,12 @@ def _of_any_kind(found: Meetings, took: I64, kind: str, members: int) -> Cost | 
         return None
     messages = np.array([rounds(each, members, "ring") for each in found.kind[own].tolist()])
     shares = np.array([volume(each, members) for each in found.kind[own].tolist()])
-    cost = fitted(found.bytes[own] * shares / messages, took[own] / messages)
+    cost = fit_cost(found.bytes[own] * shares / messages, took[own] / messages)
     scale = rounds(kind, members, "ring"), volume(kind, members)
     return cost.scaled(*scale) if cost.known else None
 
 
-def retimed(job: Job, transfer: F64, work: Sequence[I64] | None = None) -> Plan:
+def retime(job: Job, transfer: F64, work: Sequence[I64] | None = None) -> Plan:
     """Collectives whose transfers take so many nanoseconds; waiting follows from that.
 
     Parameters
@@ -160,7 +160,7 @@ def straggler_removed(context: Context, rank: int = -1) -> Change:
     ratios = [_ratio(table[:, own_steps], column, others) for table in (work.host, work.device)]
     likely = float(theirs.mean() / mine.mean())
     ends = np.quantile(_resampled_ratio(theirs, mine), ENDS) / likely
-    plans = [_reworked(job, work, column, own_steps, ratios, factor) for factor in (1.0, *ends.tolist())]
+    plans = [_rework(job, work, column, own_steps, ratios, factor) for factor in (1.0, *ends.tolist())]
     return Change.of(plans)
 
 
@@ -192,7 +192,7 @@ def _resampled_ratio(theirs: F64, mine: F64, count: int = 400) -> F64:
     return found
 
 
-def _reworked(job: Job, work: RankWork, column: int, steps: Mask, ratios: Sequence[F64], factor: float) -> Plan:
+def _rework(job: Job, work: RankWork, column: int, steps: Mask, ratios: Sequence[F64], factor: float) -> Plan:
     part = job.parts[column]
     segment, step = work.segment[column], work.step[column]
     own = np.flatnonzero((segment >= 0) & steps[step])
@@ -231,7 +231,7 @@ def bandwidth(context: Context, factor: float = 0.0, bytes_per_s: float = 0.0) -
         return _faster_network(job_of(context), factor, bytes_per_s)
     if not factor:
         raise NotApplicable("the bandwidth of one rank is not known: use a factor, or pass the traces of several ranks")
-    tasks = of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
+    tasks = are_of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
     if not tasks.any():
         raise NotApplicable("the trace has no communication")
     plan, other = (Plan().scale(tasks, share) for share in (1 / factor, (1 + 1 / factor) / 2))
@@ -256,7 +256,7 @@ def _faster_network(job: Job, factor: float, bytes_per_s: float) -> Change:
         deltas[1:] = sorted(deltas[1:], key=lambda delta: float(delta.sum()))
         for place, delta in enumerate(deltas):
             times[place][own] = np.maximum(times[place][own] + delta, 0.0)
-    plans = [retimed(job, each) for each in times]
+    plans = [retime(job, each) for each in times]
     trust: Trust = "ok" if found.known else "low"
     return Change.of(plans, trust=trust, notes=() if found.known else (ONE_SIZE,))
 
@@ -319,7 +319,7 @@ def ranks(context: Context, n: int, algorithm: str = "") -> Change:
     times = _on_more_ranks(costs, everyone, n, algorithms)
     work = rank_work(job, blocking_lines(job))
     later = _slowest_of(work, count, n)
-    plans = [_scaled(job, work, *each) for each in zip(times, later, strict=True)]
+    plans = [_slow_down(job, work, *each) for each in zip(times, later, strict=True)]
     notes = _warnings(context, job, costs, n)
     return Change.of(plans, trust="low" if notes else "ok", notes=notes)
 
@@ -361,7 +361,7 @@ def _slowest_of(work: RankWork, count: int, n: int) -> list[F64]:
     return [np.array(each) for each in ends]
 
 
-def _scaled(job: Job, work: RankWork, transfer: F64, later: F64) -> Plan:
+def _slow_down(job: Job, work: RankWork, transfer: F64, later: F64) -> Plan:
     """Other transfers, and more work of the rank that works longest in each step and segment."""
     deciding = work.deciding
     longest, most = deciding.argmax(axis=0), deciding.max(axis=0)
@@ -374,7 +374,7 @@ def _scaled(job: Job, work: RankWork, transfer: F64, later: F64) -> Plan:
         duration = part.tasks.duration.copy()
         duration[own] = np.rint(duration[own] * factor[step[own], segment[own]]).astype(np.int64)
         durations.append(duration)
-    return retimed(job, transfer, durations)
+    return retime(job, transfer, durations)
 
 
 def _warnings(context: Context, job: Job, costs: Costs, n: int) -> tuple[str, ...]:

@@ -17,23 +17,30 @@ from pytest_perfdl.trace import read
 from pytest_perfdl.trace.model import F64, I64
 from pytest_perfdl.trace.recordings import one_recording
 from pytest_perfdl.whatif.editing.edit import Plan, primitive
-from pytest_perfdl.whatif.editing.select import of_rows
-from pytest_perfdl.whatif.facts import computing, gradients, input_tasks, inside, operator_costs, optimizer_steps
+from pytest_perfdl.whatif.editing.select import tasks_of_rows
+from pytest_perfdl.whatif.facts import (
+    gradients,
+    input_tasks,
+    operator_costs,
+    optimizer_steps,
+    tasks_inside,
+    tasks_of_computing,
+)
 from pytest_perfdl.whatif.from_trace.graph import task_graph
-from pytest_perfdl.whatif.model import TaskGraph, TaskKind, of_kinds
+from pytest_perfdl.whatif.model import TaskGraph, TaskKind, are_of_kinds
 from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.strategy import (
     STATES,
     DeviceLayout,
     Network,
-    around,
+    enclosing_modules,
     gradient_share,
+    graph_of_stages,
     layer_costs,
     layers,
     network_of,
     optimizer_states,
     peak_bytes,
-    staged,
 )
 from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
 
@@ -86,13 +93,13 @@ def batch(context: Context, to: int, now: int, other: str = "", other_batch: int
         )
         return replace(change, trust="low", notes=(*change.notes, note))
     graph, ratio = context.graph, to / now
-    grows = computing(graph) & (graph.tasks.row >= 0)
+    grows = tasks_of_computing(graph) & (graph.tasks.row >= 0)
     costs = operator_costs(context.trace)
     if costs.costs and not graph.on_device:
         grows &= costs.of_tasks(graph) >= 0
-    grows &= ~of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))
+    grows &= ~tasks_of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))
     # Gradients are as large as before.
-    grows &= ~of_kinds(graph.tasks, TaskKind.COMMUNICATION)
+    grows &= ~are_of_kinds(graph.tasks, TaskKind.COMMUNICATION)
     grows |= input_tasks(graph)
     plans = [Plan().scale(grows, factor) for factor in (ratio, (1 + ratio) / 2)]
     unknown = "one trace does not show the part of the time that is independent of batch size"
@@ -186,13 +193,13 @@ def layer_count(context: Context, to: int, now: int, layer: str = "") -> Change:
     share = gradient_share(trace, paths)
     rows, kind = optimizer_steps(trace)
     growth = 1 + share * (ratio - 1)
-    factor[inside(graph, rows)] = growth
+    factor[tasks_inside(graph, rows)] = growth
     factor[graph.named(lambda name: AUTOGRAD.match(name) and "AccumulateGrad" in name)] = growth
     plan = Plan().timed(graph.scaled(factor))
     memory, peak = context.memory, None
     if memory is not None:
         marks = labels(trace)
-        inner = around(marks.modules, paths) >= 0
+        inner = enclosing_modules(marks.modules, paths) >= 0
         own = (memory.row >= 0) & inner[np.where(memory.row >= 0, marks.module[memory.row], -1)]
         # Of the memory from before the trace, parameters and the optimizer's state are theirs by share.
         static = gradients(trace).total_bytes * share * (1 + STATES.get(kind, 0)) * (ratio - 1)
@@ -246,8 +253,8 @@ def channels_last(context: Context) -> Change:
             "channels-last is unknown",
             "measured ratios",
         )
-    call = np.where(computing(graph), costs.of_tasks(graph), -1)
-    call[of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
+    call = np.where(tasks_of_computing(graph), costs.of_tasks(graph), -1)
+    call[tasks_of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
     some = np.flatnonzero(call >= 0)
     plans = []
     for which in (1, 0, 2):
@@ -283,9 +290,11 @@ def spread(context: Context, layout: DeviceLayout, layer: str) -> Change:
     if len(costs) < layout.pipeline:
         raise NotRecorded(f"{len(costs)} layers cannot be divided into {layout.pipeline} stages")
     network = network_of(context)
-    best = simulate(staged(costs, layout, network)).span_ns
-    slow = simulate(staged(costs, layout, Network(network.bytes_per_s / 1.7, network.latency_ns * 1.7))).span_ns
-    alone = simulate(staged(costs, DeviceLayout(), network)).span_ns
+    best = simulate(graph_of_stages(costs, layout, network)).span_ns
+    slow = simulate(
+        graph_of_stages(costs, layout, Network(network.bytes_per_s / 1.7, network.latency_ns * 1.7))
+    ).span_ns
+    alone = simulate(graph_of_stages(costs, DeviceLayout(), network)).span_ns
     # What is no layer's, such as getting input, stays.
     rest = max(float(simulate(context.graph).steps_ns.mean()) - alone, 0.0)
     known = context.memory is not None and any(each.parameter_bytes for each in costs)

@@ -2,7 +2,6 @@
 
 from hypothesis import strategies as st
 
-from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
 from unit.trace.chrome import kernel, launch, trace, x
 
@@ -69,7 +68,7 @@ def traces():
 
 def usable(found):
     """Whether damage leaves a trace something to make a graph of."""
-    steps = steps_of(found, launches(found))
+    steps = steps_of(found)
     return bool(steps.windows) or not steps.left_out
 
 

@@ -1,6 +1,5 @@
 """Jobs whose steps are known, to be damaged in tests: microseconds."""
 
-from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
 from unit.trace.chrome import kernel, launch, step, trace, x
 
@@ -53,7 +52,7 @@ def without(events, *dropped):
 def steps_in(*events, **top):
     """What is known of the steps of these events."""
     found = trace(*events, **top)
-    return steps_of(found, launches(found))
+    return steps_of(found)
 
 
 def lengths(found):

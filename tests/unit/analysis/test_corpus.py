@@ -5,11 +5,11 @@ import statistics
 import numpy as np
 import pytest
 
-from pytest_perfdl.analysis import communication_overlap, memory_figures, profile_tables, step_windows
+from pytest_perfdl.analysis import communication_overlap, memory_figures, profile_tables
 from pytest_perfdl.analysis.account.accounts import device_accounts
 from pytest_perfdl.analysis.events.communication import covered
 from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.steps import step_windows, steps_of
 from pytest_perfdl.analysis.overview.device import device_figures
 from pytest_perfdl.analysis.overview.tables import kernel_table
 from pytest_perfdl.trace import Category, read
@@ -73,7 +73,7 @@ def test_busy_time_and_device_account(trace, tables, reference):
     if not reference.device:
         return
     joined = launches(trace)
-    accounts = device_accounts(trace, steps_of(trace, joined), joined)
+    accounts = device_accounts(trace, steps_of(trace), joined)
     assert [{name: ns for name, ns in account.items() if ns} for account in accounts] == reference.accounts()
     assert [sum(account.values()) for account in accounts] == [end - start for start, end in windows]
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pytest_perfdl.analysis import communication_overlap, copies, profile_tables
+from pytest_perfdl.analysis import communication_overlap, profile_tables
+from pytest_perfdl.analysis.account.transfers import copies
 from pytest_perfdl.analysis.events.communication import communication_kernels
 from pytest_perfdl.analysis.events.launches import kernel_launch_rows, launches
 from unit.trace.chrome import MAIN, kernel, launch, step, trace, x
@@ -205,7 +206,7 @@ def test_carry_over_and_lost_launches_are_told_apart():
     assert tables.integrity.unlinked == 2
     assert tables.integrity.carry_over == 2
     assert tables.integrity.zero_duration == 1
-    assert tables.integrity.zero_duration_share == 0.2
+    assert tables.integrity.device_events == 5
     assert {row.name for row in tables.rows if row.kind == "kernel"} == {"linked", "lost its launch", "empty"}
 
 
@@ -214,10 +215,6 @@ def test_when_no_launch_is_known_device_events_count_where_they_run():
     assert tables.counts["kernels"] == (1, 1)
     assert tables.integrity.unlinked == 2
     assert tables.integrity.carry_over == 0
-
-
-def test_share_of_zero_durations_without_a_device():
-    assert profile_tables(trace(step(1, 0, 1))).integrity.zero_duration_share == 0.0
 
 
 def test_a_correlation_that_two_calls_share_means_the_outer_one():

@@ -198,8 +198,8 @@ def test_an_ordinary_note_stays_text(words):
 )
 def test_a_path_of_an_artifact_leads_to_no_other_repository(path):
     run = replace(runs.run(runs.result()), repository="https://github.com/owner/name")
-    assert story._linked(path, 1, "f", run).url == ""
-    assert story._linked("a..b/x.py", 1, "f", run).url.endswith("/a..b/x.py#L1")
+    assert story._link_line(path, 1, "f", run).url == ""
+    assert story._link_line("a..b/x.py", 1, "f", run).url.endswith("/a..b/x.py#L1")
 
 
 HOSTILE_OPTIONS = (

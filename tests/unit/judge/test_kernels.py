@@ -19,6 +19,7 @@ from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits, parse_limit
 from pytest_perfdl.model.record import Call, Row, row_name
 from pytest_perfdl.model.step_part import Part
+from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.stats.evidence import Estimate, evidence, least_rounds
 
 STEP = {"mm": 6_000_000, "add": 1_200_000, "mul": 800_000, "gelu": 700_000, "copy_": 300_000, "view": 15_000}
@@ -213,6 +214,15 @@ def test_a_row_that_looks_slower_asks_for_more_rounds_until_it_is_found():
     assert rows.promising(rounds(12)) == ()
 
 
+@pytest.mark.parametrize("verdict, asked", [("improved", False), ("unchanged", True), ("suspect", True)])
+def test_a_row_of_a_step_that_improved_is_no_suspect(verdict, asked):
+    slower = rounds(6, slower={"gelu": 1.5})
+    metric = MetricVerdict("step_time", "timed", "ns", "lower", 10.0, 5.0, verdict=verdict)
+    assert bool(rows_of().promising(slower, {"step_time": metric})) == asked
+    assert rows_of().promising(slower, {"other.step_time": metric}) == rows_of().promising(slower)
+    assert rows_of().regressed(rounds(13, slower={"gelu": 1.5})) != (), "what is surely slower fails, whatever the step"
+
+
 def test_one_or_two_rounds_make_no_suspect_of_a_row():
     measured_rounds = rounds(3, slower={"gelu": 8.0})
     assert [named(rows_of().promising(measured_rounds[:count])) for count in (1, 2, 3)] == [[], [], ["operator gelu"]]
@@ -340,3 +350,45 @@ def test_it_has_no_budget_and_is_no_misspelt_metric():
         Limits.parse({}, {"per_kernel": "5ms"})
     wanted = Limits.parse({"per_kernel": "9%", "forward.per_kernel": "9%", "back.per_kernel": "9%"})
     assert wanted.unmatched(["forward.step_time", "step_time"]) == ("back.per_kernel",)
+
+
+# Rounds without profiled steps
+
+
+def unprofiled(each):
+    """The same processes, had they not profiled."""
+    return replace(each, kernels_base={}, kernels_head={}, parts_base={}, parts_head={})
+
+
+def test_rounds_that_were_not_profiled_say_nothing_of_rows():
+    slower = rounds(13, slower={"gelu": 1.5})
+    among = [part for each in slower for part in (each, unprofiled(each))]
+    (expected,), (found,) = rows_of().regressed(slower), rows_of().regressed(among)
+    assert found == expected
+    assert found.rounds == 13
+    assert rows_of().promising(among[:11]) == rows_of().promising(slower[:6])
+    assert rows_of().watched(among[:5]) == rows_of().watched(slower[:3])
+
+
+def test_a_row_that_looks_slower_is_watched():
+    assert rows_of().watched(rounds(3, slower={"gelu": 1.5}))
+    assert not rows_of().watched(rounds(3, sd=0.01))
+    assert not rows_of().watched([])
+
+
+def test_a_judgement_of_few_profiled_rounds_has_the_causes_of_these():
+    slower = [
+        replace(
+            each,
+            parts_base={"": parts(each.kernels_base, 2 * number)},
+            parts_head={"": parts(each.kernels_head, 2 * number + 1)},
+        )
+        for number, each in enumerate(rounds(13, slower={"gelu": 1.5}, step=1.2))
+    ]
+    few = [*slower[:6], *map(unprofiled, slower[6:])]
+    found, fewer = judged(few), judged(few[:11])
+    assert found.verdict == "regressed"
+    assert found.metrics[0].rounds == 13, "times are those of all rounds"
+    assert found.blame[0].name == "gelu"
+    assert len(found.breakdowns[0].base_rounds) == 6
+    assert found.breakdowns == fewer.breakdowns

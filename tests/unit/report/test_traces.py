@@ -26,7 +26,7 @@ def cut(files, folder, step=STEP):
     folder.mkdir()
     paths = tuple(folder / f"{place}.trace.json.gz" for place, _ in enumerate(files))
     for file, path in zip(files, paths, strict=True):
-        path.write_bytes(exemplar(file, step, of_rank=True))
+        path.write_bytes(exemplar(read(file), step, of_rank=True))
     return paths
 
 
@@ -187,7 +187,7 @@ def test_traces_of_ranks_that_fail_in_an_unforeseen_way_cost_nothing_else(tmp_pa
     def fail(*_):
         raise KeyError("unforeseen")
 
-    monkeypatch.setattr("pytest_perfdl.report.trace.chrome.merged", fail)
+    monkeypatch.setattr("pytest_perfdl.report.trace.chrome.merge_ranks", fail)
     written = write_all(run_of(tmp_path))
     assert len(written.traces) == 4
     assert [problem.partition(": ")[2] for problem in written.problems] == [

@@ -30,27 +30,30 @@ class Measuring:
         self._random = random.Random(7)
         self._orders = orders(7, 200)
         self.count = 0
+        self.profiled = []
 
-    def measure(self, number):
+    def measure(self, number, *, profiled):
         self.count = number
+        self.profiled.append(profiled)
         noise = [1 + self._random.gauss(0, 1e-4) for _ in range(4)]
         step, row = self._factors
         return Round(
             self._orders[number - 1],
             {"step_time": STEP * noise[0]},
             {"step_time": STEP * noise[1] * step},
-            {"operator mm": ROW * noise[2]},
-            {"operator mm": ROW * noise[3] * row},
+            {"operator mm": ROW * noise[2]} if profiled else {},
+            {"operator mm": ROW * noise[3] * row} if profiled else {},
         )
 
 
-def rounds_to_fail(monkeypatch, *, collected, step=1.0, row=1.0):
-    """Rounds until a test fails whose run measures one test, of all that were collected."""
-    measuring = Measuring(step, row)
+def confirmed(monkeypatch, measuring, *, collected=1, verdict="regressed"):
+    """What rounds of a run make of one test, of all that were collected."""
     monkeypatch.setattr(confirmation, "Rounds", lambda *_, **__: measuring)
     idle = SimpleNamespace(start=lambda *_: None, clear=lambda: None)
     options = SimpleNamespace(resolution_for=lambda _: None)
-    test = SimpleNamespace(item=SimpleNamespace(nodeid="t.py::test"), limits=LIMITS, options=options)
+    test = SimpleNamespace(
+        item=SimpleNamespace(nodeid="t.py::test"), limits=LIMITS, options=options, plan=SimpleNamespace(ranks=0)
+    )
     context = SimpleNamespace(
         tests=(test,),
         collected=collected,
@@ -62,7 +65,15 @@ def rounds_to_fail(monkeypatch, *, collected, step=1.0, row=1.0):
     side = record({"step_time": timed(STEP)}, rows=rows(mm=(4, ROW)), profiled=(STEP,))
     found = standing(side, side, (), LIMITS)
     judged = Confirmation(context, test, 1).of_code(found, side, side, side, None, shown=None)
-    assert judged.verdict == "regressed"
+    assert judged.verdict == verdict
+    return judged
+
+
+def rounds_to_fail(monkeypatch, *, step=1.0, row=1.0, **rest):
+    measuring = Measuring(step, row)
+    confirmed(monkeypatch, measuring, **rest)
+    # What looks slower is profiled as long as it does.
+    assert all(measuring.profiled)
     return measuring.count
 
 
@@ -76,3 +87,18 @@ def test_a_slower_step(collected, monkeypatch):
 def test_a_slower_operator(collected, monkeypatch):
     needed = least_rounds(collected / kernels.ALPHA)
     assert rounds_to_fail(monkeypatch, collected=collected, row=1.5) == needed
+
+
+def test_of_steps_that_look_unchanged_the_first_rounds_are_profiled(monkeypatch):
+    measuring = Measuring(1.0, 1.0)
+    needed = iter([1.04, 0.97, 1.02, 1.0])
+    measure = measuring.measure
+
+    def noisy(number, *, profiled):
+        measuring._factors = next(needed, 1.0), 1.0
+        return measure(number, profiled=profiled)
+
+    measuring.measure = noisy
+    confirmed(monkeypatch, measuring, verdict="unchanged")
+    assert measuring.count > 4
+    assert measuring.profiled == [True] * 3 + [False] * (measuring.count - 3)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.ranks import RankActivity, Traffic, compare
 from pytest_perfdl.analysis.ranks.activity import StepTimes
 from pytest_perfdl.analysis.ranks.calls import Calls
@@ -126,14 +127,10 @@ def rank(number, *spans, window=100 * MS):
         overlap=0.0,
         steps=steps,
         calls=own,
-        exposed_start=own.start,
-        exposed_end=own.end,
-        compute_start=column["zero"][:0],
-        compute_end=column["zero"][:0],
-        input_start=column["zero"][:0],
-        input_end=column["zero"][:0],
-        late_start=column["zero"][:0],
-        late_end=column["zero"][:0],
+        exposed=Intervals(own.start, own.end),
+        compute=Intervals.between(0, 0),
+        input=Intervals.between(0, 0),
+        late=Intervals.between(0, 0),
     )
 
 

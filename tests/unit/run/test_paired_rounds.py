@@ -57,7 +57,7 @@ def in_rounds(start, parent=None, shown=None, scripts=None, threads=1, **options
     context = SimpleNamespace(processes=processes, config=None, settings=settings)
     test = SimpleNamespace(plan=MeasurementPlan(warmup=15, steps=40, threads=threads), loops=Loops())
     sides = RoundSide("base", variant="base"), RoundSide("head", variant="head")
-    return Rounds(context, test, *sides, seed=1, profiled=False, shown=shown)
+    return Rounds(context, test, *sides, seed=1, shown=shown)
 
 
 @pytest.mark.parametrize("dying", ["base", "head"])

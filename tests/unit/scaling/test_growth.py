@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling.growth import grown, shape
+from pytest_perfdl.scaling.growth import fit_growth, shape
 
 SIZES = np.array([2.0, 4.0, 8.0, 16.0])
 BASES = {
@@ -31,7 +31,7 @@ def found(base, added, *, sizes=SIZES, seed=None, sd=0.02, repeats=(5, 5), occas
     ratios = logs[1] - logs[0] + noise * occasion * random.standard_normal()
     errors = np.full(len(sizes), sd * sum(1 / count for count in repeats) ** 0.5)
     freedom = (repeats[0] - 1) * len(sizes)
-    return grown(sizes, np.exp(logs[0]), ratios, errors, freedom, np.full(len(sizes), common))
+    return fit_growth(sizes, np.exp(logs[0]), ratios, errors, freedom, np.full(len(sizes), common))
 
 
 def in_pairs(base, added, **rest):
@@ -122,7 +122,7 @@ def test_how_sure_ratios_are_does_not_bend_the_base():
     for quiet in range(4):
         errors = np.full(4, 0.02)
         errors[[quiet, quiet - 1]] = 0.001
-        growth = grown(sizes, base, np.log1p(170 * sizes**2 / base), errors, 36, np.zeros(4))
+        growth = fit_growth(sizes, base, np.log1p(170 * sizes**2 / base), errors, 36, np.zeros(4))
         assert (growth.kind, growth.term) == ("complexity", 2)
 
 
@@ -175,4 +175,4 @@ def test_few_sizes_are_no_curve(sizes):
     with pytest.raises(ScalingError, match=r"different sizes: a curve needs 3 or more"):
         shape(sizes, sizes, np.full(len(sizes), 0.01), 8)
     with pytest.raises(ScalingError, match=r"different sizes: a curve needs 3 or more"):
-        grown(sizes, sizes, 0 * sizes, np.full(len(sizes), 0.01), 8)
+        fit_growth(sizes, sizes, 0 * sizes, np.full(len(sizes), 0.01), 8)

@@ -41,7 +41,7 @@ def chains_of(graph):
 
 
 def rebuilt(graph, tasks, origin, place, edges, added=None):
-    """Tasks and edges as `surgery.rebuilt` describes them."""
+    """Tasks and edges as `surgery.rebuild` describes them."""
     new, links = rows(tasks, Tasks.__slots__), rows(edges, EDGE_COLUMNS)
     new += [] if added is None else rows(added, Tasks.__slots__)
     place = list(place)
@@ -129,7 +129,7 @@ def with_lags(before, kind, pairs, lag):
 
 
 def without(graph, removed):
-    """Tasks and edges as `surgery.without` describes them."""
+    """Tasks and edges as `surgery.remove_tasks` describes them."""
     removed, track = removed.tolist(), graph.tasks.track.tolist()
     count = len(removed)
     if not any(removed):

@@ -17,7 +17,7 @@ from pytest_perfdl.whatif.editing import edit, surgery
 from pytest_perfdl.whatif.editing.surgery import NewTask
 from pytest_perfdl.whatif.model import WHOLE_DEVICE, EdgeKind, Edges, TaskKind, Track, TrackKind, taker
 from pytest_perfdl.whatif.simulation import structure
-from pytest_perfdl.whatif.simulation.structure import apart
+from pytest_perfdl.whatif.simulation.structure import split_chains
 from unit.analysis.generated import usable_traces
 from unit.analysis.waiting.test_critical_path import usable_events
 from unit.trace.chrome import corpus_file, each_recording, trace
@@ -40,10 +40,10 @@ def compared(real, slowly):
 
 def every_edit_compared(stack):
     """Within a block every edit is compared."""
-    same = compared(surgery.rebuilt, slow_edits.rebuilt)
+    same = compared(surgery.rebuild, slow_edits.rebuilt)
     for module in (surgery, surgery, edit):
-        stack.enter_context(patch.object(module, "rebuilt", same))
-    stack.enter_context(patch.object(edit, "without", compared(surgery.without, slow_edits.without)))
+        stack.enter_context(patch.object(module, "rebuild", same))
+    stack.enter_context(patch.object(edit, "remove_tasks", compared(surgery.remove_tasks, slow_edits.without)))
 
 
 def afresh(made):
@@ -61,8 +61,8 @@ def check(made, plan, run, rounds):
         edited = plan.apply(made)
         found = simulate(edited)
     assert found.start.tolist() == slow(edited)
-    chains, others = apart(edited.edges, len(edited))
-    again, other_again = apart(afresh(edited).edges, len(edited))
+    chains, others = split_chains(edited.edges, len(edited))
+    again, other_again = split_chains(afresh(edited).edges, len(edited))
     for column in ("there", "ended", "lag", "constant_lag"):
         assert getattr(chains, column).tolist() == getattr(again, column).tolist()
     assert slow_edits.rows(others, ("source", "target", "lag")) == slow_edits.rows(

@@ -9,10 +9,10 @@ from pytest_perfdl.whatif.strategy import (
     DeviceLayout,
     LayerCost,
     Network,
+    graph_of_stages,
     layer_costs,
     peak_bytes,
     search,
-    staged,
     stages,
 )
 from unit.whatif.training import context, host_training, with_memory
@@ -25,7 +25,7 @@ def layer(forward=100.0, backward=200.0, *, host=0.0, update=0.0, parameters=0.0
 
 
 def span(layers, network=FAST, **layout):
-    return simulate(staged(layers, DeviceLayout(**layout), network)).span_ns
+    return simulate(graph_of_stages(layers, DeviceLayout(**layout), network)).span_ns
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_memory_of_the_fullest_device():
 
 def test_fewer_layers_than_stages():
     with pytest.raises(ValueError, match="1 layers cannot be divided into 2 stages"):
-        staged([layer()], DeviceLayout(pipeline=2), FAST)
+        graph_of_stages([layer()], DeviceLayout(pipeline=2), FAST)
 
 
 def test_costs_of_the_layers_of_a_trace():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.whatif import collectives, predict, rank_work, simulate, task_graph
-from pytest_perfdl.whatif.collectives import completing, fitted
+from pytest_perfdl.whatif.collectives import completing_gradients, fit_cost
 from pytest_perfdl.whatif.from_trace.job import job_graph
 from pytest_perfdl.whatif.predict import WhatIf, together
 from pytest_perfdl.whatif.rank_work import blocking_lines, expected_maximum, variation
@@ -207,13 +207,13 @@ def test_examples(module):
 
 def test_a_fit_of_latency_and_time_per_byte():
     size = np.array([1000, 1000, 1000, 5000, 5000])
-    cost = fitted(size, np.array([20, 20, 900, 60, 60]))
+    cost = fit_cost(size, np.array([20, 20, 900, 60, 60]))
     # The one that was disturbed does not move the median.
     assert (cost.latency_ns, cost.ns_per_byte) == (pytest.approx(10), pytest.approx(0.01))
     assert cost.known
-    assert fitted(np.array([1000, 1400]), np.array([10, 20])).known is False
+    assert fit_cost(np.array([1000, 1400]), np.array([10, 20])).known is False
     # Neither is below 0: what falls with size has no time per byte.
-    cost = fitted(np.array([1000, 4000]), np.array([20, 10]))
+    cost = fit_cost(np.array([1000, 4000]), np.array([20, 10]))
     assert cost.ns_per_byte == 0
     assert 10 < cost.latency_ns < 20
 
@@ -262,11 +262,11 @@ def test_collectives_belong_to_the_gradients_that_fill_them():
     made = gloo_rank(0, ((1, 40), (3, 60)))
     rows = made.matching("gloo:all_reduce".__eq__, np.arange(len(made)))
     rows = rows[np.argsort(made.start[rows])]
-    assert completing(made, rows).tolist() == [1, 3, 5, 7, 9, 11]
+    assert completing_gradients(made, rows).tolist() == [1, 3, 5, 7, 9, 11]
     # Half of the bytes: a hook that casts them to 16 bits. What does not add up belongs to none.
     half = gloo_rank(0, ((1, 20), (3, 30)))
-    assert completing(half, rows).tolist() == [1, 3, 5, 7, 9, 11]
-    assert completing(gloo_rank(0, ((1, 35), (3, 60))), rows).tolist() == [-1] * 6
+    assert completing_gradients(half, rows).tolist() == [1, 3, 5, 7, 9, 11]
+    assert completing_gradients(gloo_rank(0, ((1, 35), (3, 60))), rows).tolist() == [-1] * 6
 
 
 def test_the_host_waits_for_gloo_where_ddp_copies_back():

@@ -11,7 +11,7 @@ from pytest_perfdl.whatif.editing.select import Selected
 from pytest_perfdl.whatif.facts import gradients
 from pytest_perfdl.whatif.machine import machine_of
 from pytest_perfdl.whatif.predict import Base, WhatIf, predict, together
-from pytest_perfdl.whatif.strategy import layers, saved
+from pytest_perfdl.whatif.strategy import kept_allocations, layers
 from pytest_perfdl.whatif.transform import Change, Context, lifetimes, transform
 from pytest_perfdl.whatif.transforms import TRANSFORMS, find, parameters
 from unit.trace.chrome import corpus_file, kernel, launch, memory, step, trace, x
@@ -191,8 +191,8 @@ def test_the_result_of_a_layer_is_not_what_it_keeps():
     """It is the last that outlives the forward pass, though freed before the layer's backward pass begins."""
     made = context(with_memory())
     first, second = layers(made)
-    assert made.memory.bytes[saved(made, first)].tolist() == [600]
-    assert made.memory.bytes[saved(made, second)].tolist() == [600]
+    assert made.memory.bytes[kept_allocations(made, first)].tolist() == [600]
+    assert made.memory.bytes[kept_allocations(made, second)].tolist() == [600]
 
 
 def test_gist_keeps_a_part():

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_perfdl.analysis.account.accounts import thread_operators
-from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
 from unit.trace.chrome import MAIN, step, trace, x
 
@@ -16,7 +15,7 @@ FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 def found(*events):
     read = trace(*events)
-    return thread_operators(read, steps_of(read, launches(read)), (MAIN, MAIN))
+    return thread_operators(read, steps_of(read), (MAIN, MAIN))
 
 
 def digest(*texts):

@@ -60,13 +60,12 @@ def test_missing_where_the_fields_or_the_time_are_missing(found):
 
 def test_kernels_without_the_field_add_nothing():
     assert sm_efficiency_est(trace(_kernel(0, 10, 1.0), _kernel(10, 10))) == 0.5
-    assert launch_geometry(trace(_kernel(0, 10, 1), _kernel(10, 10))).blocks_per_sm.tolist()[0] == 1.0
+    assert launch_geometry(trace(_kernel(0, 10, 1), _kernel(10, 10)))[0].tolist()[0] == 1.0
 
 
 def test_whole_numbers_and_fractions_are_read_alike():
     geometry = launch_geometry(trace(_kernel(0, 1, 8, 63), _kernel(1, 1, 1.5, 7.0)))
-    assert geometry.blocks_per_sm.tolist() == [8.0, 1.5]
-    assert geometry.occupancy.tolist() == [63.0, 7.0]
+    assert [column.tolist() for column in geometry] == [[8.0, 1.5], [63.0, 7.0]]
 
 
 @pytest.mark.corpus
@@ -89,11 +88,11 @@ def test_published_figures_of_the_tensorboard_plugin():
         for name, key in (("Est. SM Efficiency", "Est. SM Efficiency"), ("Utilization", "GPU Utilization"))
     }
     kernels = found.rows(Category.KERNEL)
-    geometry = launch_geometry(found)
+    blocks = launch_geometry(found)[0][kernels]
     start, end = found.start[kernels], found.end[kernels]
 
     # Each kernel opens and closes a level; the first two points only set the scale of the drawing.
-    levels = np.minimum(geometry.blocks_per_sm, 1.0)
+    levels = np.minimum(blocks, 1.0)
     ours = [point for a, b, level in zip(start, end, levels, strict=True) for point in ((int(a), level), (int(b), 0))]
     assert [time for time, _ in curves["Est. SM Efficiency"][2:]] == [time for time, _ in ours]
     assert [value for _, value in curves["Est. SM Efficiency"][2:]] == pytest.approx([10 * level for _, level in ours])

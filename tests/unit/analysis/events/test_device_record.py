@@ -4,7 +4,6 @@ import pytest
 
 from pytest_perfdl.analysis.account.accounts import profile_tables
 from pytest_perfdl.analysis.events.device_record import clock_difference, devices_of, missing_work
-from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.overview.findings import bottleneck
 from unit.analysis.jobs import lengths, pipelined, said, steady, steps_in, without
 from unit.trace.chrome import MAIN, kernel, launch, step, trace, x
@@ -15,7 +14,7 @@ ALL = dict.fromkeys(range(1, 6), 1000)
 def missing(*events):
     """Start of each launch in us that lacks device events, and how many it lacks."""
     found = trace(*events)
-    work = missing_work(found, launches(found))
+    work = missing_work(found)
     pairs = zip((found.start[work.call] / 1000).tolist(), work.missing.tolist(), strict=True)
     return {call: lost for call, lost in pairs if lost}
 
@@ -198,7 +197,7 @@ def test_a_device_whose_clock_is_far_from_the_hosts(behind, which):
         waits = [launch(51_000 + 1000 * number - 5, 2, 7000 + number, "cudaDeviceSynchronize") for number in range(5)]
         events += waits
         found = trace(*events)
-    difference = clock_difference(found, launches(found))
+    difference = clock_difference(found)
     assert difference == pytest.approx(1000 * behind, rel=0.01)
     steps = steps_in(*events)
     assert steps.windows == ()
@@ -209,13 +208,13 @@ def test_clocks_that_agree_to_some_microseconds():
     # Kernels begin up to 40 us before their calls: under 50, and 4 % of a step.
     events = [{**one, "ts": one["ts"] + 1000 - (50 if one["cat"] == "kernel" else 0)} for one in steady()]
     found = trace(*events)
-    assert clock_difference(found, launches(found)) == 0
+    assert clock_difference(found) == 0
     assert list(lengths(steps_in(*events))) == [1, 2, 3, 4, 5]
 
 
 def test_a_job_that_runs_far_ahead_is_no_clock():
     found = trace(*pipelined(20))
-    assert clock_difference(found, launches(found)) == 0
+    assert clock_difference(found) == 0
 
 
 def test_a_device_that_waits_for_another_one_is_no_clock():
@@ -227,7 +226,7 @@ def test_a_device_that_waits_for_another_one_is_no_clock():
         second = {**kernel("second", runs + 2010, 1900, 2 * number + 2), "pid": 1}
         events += [launch(launched + 3, 2, 2 * number + 2), second]
     found = trace(*events)
-    assert clock_difference(found, launches(found)) == 0
+    assert clock_difference(found) == 0
 
 
 def test_devices_by_name():

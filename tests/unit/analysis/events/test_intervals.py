@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from pytest_perfdl.analysis import Intervals
+from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.nesting import ownership
 
 

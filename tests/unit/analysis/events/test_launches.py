@@ -128,7 +128,7 @@ def test_a_driver_call_inside_a_runtime_call_is_the_same_launch():
     events = [kernel("a", 25, 3, 1), kernel("b", 55, 3, 3), kernel("c", 85, 3, 4)]
     assert links(*calls, *events) == {"a": 0, "b": 35, "c": 60}
     found = trace(*calls, *events)
-    each = launch_calls(found, launches(found))
+    each = launch_calls(found)
     assert (found.start[each.row] / 1000).tolist() == [0, 30, 60]
     assert each.events.tolist() == [1, 1, 1]
 

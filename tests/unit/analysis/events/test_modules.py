@@ -2,7 +2,6 @@
 
 import pytest
 
-from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.analysis.events.origins import module_paths, parent_path
 from pytest_perfdl.trace import Category, read
 from unit.trace.chrome import corpus_file, each_recording, kernel, launch, trace, x
@@ -15,7 +14,7 @@ def module(name, ts, dur, **more):
 def paths(*events):
     """Path of each event's module, by its own name."""
     trace_of = trace(*events)
-    index, found = module_paths(trace_of, call_tree(trace_of))
+    index, found = module_paths(trace_of)
     return {trace_of.name_of(row): found[at] if at >= 0 else None for row, at in enumerate(index.tolist())}
 
 
@@ -112,7 +111,7 @@ def test_the_path_around_a_path():
 @pytest.mark.corpus
 def test_every_operator_and_kernel_of_a_public_trace_with_frames_has_its_module():
     trace_of = read(corpus_file("h100_bert_small"))
-    index, found = module_paths(trace_of, call_tree(trace_of))
+    index, found = module_paths(trace_of)
     assert (index[trace_of.rows(Category.CPU_OP)] >= 0).all()
     assert (index[trace_of.device_rows()] >= 0).all()
     assert all(parent_path(path) in ("", *found) for path in found)
@@ -123,6 +122,6 @@ def test_every_operator_and_kernel_of_a_public_trace_with_frames_has_its_module(
 @each_recording
 def test_recordings_name_modules_only_where_they_hold_frames(path):
     trace_of = read(path)
-    _, found = module_paths(trace_of, call_tree(trace_of))
+    _, found = module_paths(trace_of)
     frames = {name.removeprefix("nn.Module: ") for name in trace_of.names if name.startswith("nn.Module: ")}
     assert {path.rpartition(".")[2] for path in found} == frames

@@ -3,7 +3,6 @@
 import pytest
 
 from pytest_perfdl.analysis.account.parts import labels
-from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.analysis.events.origins import is_user_code, source_lines
 from pytest_perfdl.trace import Category, read
 from unit.trace.chrome import corpus_file, kernel, launch, trace, x
@@ -16,7 +15,7 @@ def frame(name, ts, dur, **more):
 def lines(*events):
     """Line of each event, by its own name."""
     trace_of = trace(*events)
-    index, found = source_lines(trace_of, call_tree(trace_of))
+    index, found = source_lines(trace_of)
     return {trace_of.name_of(row): found[at] if at >= 0 else None for row, at in enumerate(index.tolist())}
 
 
@@ -75,7 +74,7 @@ def test_a_comprehension_is_part_of_its_function():
         frame("<built-in method index of list object at 0x7f>", 20, 60),
         x("aten::sum", 30, 10),
     )
-    index, found = source_lines(trace_of, call_tree(trace_of))
+    index, found = source_lines(trace_of)
     assert [found[at] for at in index.tolist()] == ["train.py(12): ids_of"] * 4
     known = labels(trace_of)
     called = {trace_of.name_of(row): at for row, at in enumerate(known.function.tolist())}
@@ -133,7 +132,7 @@ def test_stacks_of_older_traces():
 @pytest.mark.corpus
 def test_lines_of_a_public_trace_of_2021():
     trace_of = read(corpus_file("resnet50_workers0"))
-    index, found = source_lines(trace_of, call_tree(trace_of))
+    index, found = source_lines(trace_of)
     assert all(line.startswith("resnet50_profiler_api.py(") for line in found)
     operators = trace_of.rows(Category.CPU_OP)
     engine = [row for row in operators.tolist() if trace_of.name_of(row) == "CudnnConvolutionBackward"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_perfdl.analysis import step_windows
 from pytest_perfdl.analysis.account.accounts import profile_tables
+from pytest_perfdl.analysis.events.steps import step_windows
 from pytest_perfdl.analysis.overview.summary import summarize
 from unit.analysis.jobs import lengths, pipelined, said, steady, steps_in, without
 from unit.trace.chrome import kernel, launch, step, trace, x

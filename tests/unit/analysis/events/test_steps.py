@@ -1,6 +1,6 @@
 """Which time belongs to which step."""
 
-from pytest_perfdl.analysis import step_windows
+from pytest_perfdl.analysis.events.steps import step_windows
 from unit.trace.chrome import MAIN, kernel, launch, step, trace, x
 
 

@@ -78,11 +78,17 @@ def test_depth_tells_roots_from_what_is_no_host_event():
     assert call_tree(read).depth.tolist() == [0, -1, -1]
 
 
+def ancestors(tree, row):
+    """Rows around one row, the innermost first."""
+    above = int(tree.parent[row])
+    return [above, *ancestors(tree, above)] if above >= 0 else []
+
+
 def test_helpers_by_hand():
     read = trace(x("a", 0, 100), x("b", 10, 40), x("c", 20, 10), x("d", 60, 10), x("e", 200, 10))
     tree = call_tree(read)
-    assert tree.ancestors(2).tolist() == [1, 0]
-    assert tree.ancestors(4).tolist() == []
+    assert ancestors(tree, 2) == [1, 0]
+    assert ancestors(tree, 4) == []
     first, rows = tree.children()
     assert [rows[first[row] : first[row + 1]].tolist() for row in range(5)] == [[1, 3], [2], [], [], []]
     assert tree.subtree_sums(np.array([1, 10, 100, 1000, 10000])).tolist() == [1111, 110, 100, 1000, 10000]
@@ -125,16 +131,16 @@ def test_random_nests_are_found_again(forest):
     row_of = {index: row for row, index in enumerate(order)}
     assert tree.parent.tolist() == [row_of[above[index]] if above[index] >= 0 else -1 for index in order]
     assert len(tree.bled) == 0
-    ancestors = [tree.ancestors(row).tolist() for row in range(len(order))]
-    assert tree.depth.tolist() == [len(found) for found in ancestors]
+    around = [ancestors(tree, row) for row in range(len(order))]
+    assert tree.depth.tolist() == [len(found) for found in around]
     mask = np.array([index % 3 == 0 for index in order], dtype=bool)
-    for row, found in enumerate(ancestors):
+    for row, found in enumerate(around):
         chosen = [other for other in (row, *found) if mask[other]]
         assert tree.nearest(mask)[row] == (chosen[0] if chosen else -1)
         assert tree.outermost(mask)[row] == (chosen[-1] if chosen else -1)
     sums = tree.subtree_sums(np.arange(len(order), dtype=np.int64))
     assert sums.tolist() == [
-        sum(other for other in range(len(order)) if row in (other, *ancestors[other])) for row in range(len(order))
+        sum(other for other in range(len(order)) if row in (other, *around[other])) for row in range(len(order))
     ]
 
 
@@ -148,7 +154,7 @@ def test_device_events_belong_to_the_innermost_operator_around_their_launch():
         kernel("gemm", 20, 10, 1),
         kernel("alone", 70, 10, 2),
     )
-    assert launching_operator(read, call_tree(read)).tolist() == [-1, -1, -1, -1, -1, 1, -1]
+    assert launching_operator(read).tolist() == [-1, -1, -1, -1, -1, 1, -1]
 
 
 def test_without_a_call_the_external_id_joins_unless_time_contradicts():
@@ -160,13 +166,13 @@ def test_without_a_call_the_external_id_joins_unless_time_contradicts():
         kernel("unknown", 40, 10, 3, **{"External id": 7}),
         kernel("none", 50, 10, 4),
     )
-    assert launching_operator(read, call_tree(read)).tolist() == [-1, -1, 0, -1, -1, -1]
+    assert launching_operator(read).tolist() == [-1, -1, 0, -1, -1, -1]
 
 
 @each_trace_file
 def test_launching_operators_of_public_traces(path):
     read_in = read(path)
-    found = launching_operator(read_in, call_tree(read_in))
+    found = launching_operator(read_in)
     joined = launches(read_in)
     assert (found[joined.device] >= -1).all()
     expected = {}

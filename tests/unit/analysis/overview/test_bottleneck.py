@@ -1,12 +1,8 @@
 """The sentence that says what bounds a step, and the findings beside it."""
 
-from functools import cache
-
 import pytest
 
-from pytest_perfdl.analysis.account.accounts import profile_tables
 from pytest_perfdl.analysis.overview.findings import bottleneck, short, trace_findings
-from pytest_perfdl.analysis.waiting.critical_path import critical_path
 from pytest_perfdl.trace import loads, read
 from unit.trace.chrome import corpus_file, each_trace_file, kernel, launch, step, text, trace, x
 
@@ -212,12 +208,6 @@ def test_nothing_that_binds_alone():
     assert found.text == "No single bottleneck: compute 91.0%, launch latency 9.0% of the step."
 
 
-@cache
-def parts(path):
-    made = read(path)
-    return made, profile_tables(made), critical_path(made)
-
-
 @pytest.mark.corpus
 @pytest.mark.parametrize(
     ("name", "kind"),
@@ -232,19 +222,12 @@ def parts(path):
     ],
 )
 def test_public_traces(name, kind):
-    assert bottleneck(*parts(corpus_file(name))).kind == kind
-
-
-@pytest.mark.corpus
-def test_parts_that_are_given_make_no_difference():
-    made, tables, path = parts(corpus_file("nccl_rank0"))
-    assert bottleneck(made) == bottleneck(made, tables, path)
-    assert trace_findings(made) == trace_findings(made, tables, path)
+    assert bottleneck(read(corpus_file(name))).kind == kind
 
 
 @pytest.mark.corpus
 def test_the_sentence_about_resnet50_without_workers():
-    found = bottleneck(*parts(corpus_file("resnet50_workers0")))
+    found = bottleneck(read(corpus_file("resnet50_workers0")))
     assert found.text == (
         "Input-bound: the device waits for input data in 33.1% of the step (58.73 ms of 177.6 ms), the largest "
         "avoidable part."
@@ -253,11 +236,12 @@ def test_the_sentence_about_resnet50_without_workers():
 
 @each_trace_file
 def test_sentences_hold_what_they_must(path):
-    found = bottleneck(*parts(path))
+    made = read(path)
+    found = bottleneck(made)
     assert found.text.endswith(".")
     assert "\n" not in found.text
     assert 0 < found.share <= 1
-    findings = trace_findings(*parts(path), known=found.kind)
+    findings = trace_findings(made, found.kind)
     assert [each.share for each in findings] == sorted((each.share for each in findings), reverse=True)
     timed = [each for each in findings if each.kind not in ("doubled operators", "software")]
     assert all("\n" not in each.text for each in findings)

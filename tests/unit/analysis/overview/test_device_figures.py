@@ -192,14 +192,12 @@ class TestInFlight:
 def test_a_launch_at_the_moment_when_idle_time_begins_is_late():
     found = trace(step(1, 0, 60), launch(0, 1, 1), kernel("a", 0, 10, 1), launch(10, 2, 2), kernel("b", 15, 45, 2))
     joined = launches(found)
-    (account,) = device_accounts(found, steps_of(found, joined), joined)
+    (account,) = device_accounts(found, steps_of(found), joined)
     assert {name: ns for name, ns in account.items() if ns} == {"compute": 55_000, "launch latency": 5_000}
 
 
 def test_of_equally_busy_threads_the_first_owns_a_trace_without_steps():
-    (window,) = steps_of(
-        trace(*(x("op", at, 1, tid=tid) for at, tid in enumerate((9, 5, 5, 9)))), launches(trace())
-    ).windows
+    (window,) = steps_of(trace(*(x("op", at, 1, tid=tid) for at, tid in enumerate((9, 5, 5, 9))))).windows
     assert window.tid == 9
 
 
@@ -230,7 +228,7 @@ class TestProperties:
     @given(traces())
     def test_the_account_closes_over_every_window(self, found):
         joined = launches(found)
-        steps = steps_of(found, joined)
+        steps = steps_of(found)
         accounts = device_accounts(found, steps, joined)
         assert [sum(account.values()) for account in accounts] == [window.window_ns for window in steps.windows]
         assert all(ns >= 0 for account in accounts for ns in account.values())
@@ -238,7 +236,7 @@ class TestProperties:
     @given(event_lists())
     def test_figures_accounts_and_sums_equal_the_slow_reference(self, events):
         found = trace(*events)
-        steps = steps_of(found, launches(found))
+        steps = steps_of(found)
         reference = Reference(text(events), steps.left_out)
         expected = reference.device_figures()
         figures = device_figures(found)

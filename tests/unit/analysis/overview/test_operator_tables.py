@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_perfdl.analysis.events.intervals import Intervals
-from pytest_perfdl.analysis.events.launches import call_tree, launching_operator
-from pytest_perfdl.analysis.overview.tables import OperatorRow, operator_table, operator_tables
+from pytest_perfdl.analysis.events.launches import launching_operator
+from pytest_perfdl.analysis.overview.tables import OperatorRow, operator_tables
 from pytest_perfdl.trace import Category, read
 from unit.analysis.slow_operators import Operators
 from unit.trace.chrome import each_recording, kernel, launch, name_of, trace, trace_files, x
@@ -17,11 +17,11 @@ from unit.trace.chrome import each_recording, kernel, launch, name_of, trace, tr
 GROUPINGS = ("name", "shapes", "module", "line")
 
 
-def rows(*events, by="name", window=None):
+def rows(*events, by="name"):
     """(count, self, total, device self, device total, kernels) by what the rows are grouped by."""
     return {
         getattr(row, by): (row.count, row.self_ns, row.total_ns, row.device_self_ns, row.device_total_ns, row.kernels)
-        for row in operator_table(trace(*events), by, window)
+        for row in operator_tables(trace(*events))[by]
     }
 
 
@@ -47,7 +47,7 @@ def test_self_and_total_on_host_and_device():
 
 
 def test_shapes_split_a_name():
-    found = {(row.name, row.shapes): row.kernels for row in operator_table(trace(*STEP), "shapes")}
+    found = {(row.name, row.shapes): row.kernels for row in operator_tables(trace(*STEP))["shapes"]}
     assert found == {
         ("aten::addmm", "[[4], [2, 3]]"): 1,
         ("aten::addmm", "[[4], [9, 3]]"): 2,
@@ -56,24 +56,16 @@ def test_shapes_split_a_name():
 
 
 def test_what_is_not_grouped_by_is_empty_and_most_device_time_comes_first():
-    first, second = operator_table(trace(*STEP))
+    first, second = operator_tables(trace(*STEP))["name"]
     assert first == OperatorRow("aten::addmm", "", "", "", 2, 40_000, 40_000, 30_000, 30_000, 3)
     assert second.name == "aten::linear"
-    host = operator_table(trace(x("b", 0, 5), x("a", 10, 5), x("c", 20, 9)))
+    host = operator_tables(trace(x("b", 0, 5), x("a", 10, 5), x("c", 20, 9)))["name"]
     assert [row.name for row in host] == ["c", "a", "b"]
 
 
 def test_recursion_counts_once_in_totals():
     found = rows(x("f", 0, 100), x("g", 10, 80), x("f", 20, 60), launch(30, 1, 1), kernel("k", 40, 5, 1), x("f", 25, 3))
     assert found == {"f": (3, 80_000, 100_000, 5_000, 5_000, 1), "g": (1, 20_000, 80_000, 0, 5_000, 0)}
-
-
-def test_a_window_clips_the_host_and_counts_what_begins_in_it():
-    assert rows(*STEP, window=(20_000, 105_000)) == {
-        "aten::addmm": (1, 20_000, 20_000, 7_000, 7_000, 1),
-        "aten::linear": (0, 15_000, 30_000, 0, 0, 0),
-    }
-    assert rows(*STEP, window=(500_000, 600_000)) == {}
 
 
 def test_modules_hold_the_modules_inside_them():
@@ -107,13 +99,8 @@ def test_lines():
     assert found == {"train.py(3): step": (2, 20_000, 20_000, 0, 0, 0), "": (1, 7_000, 7_000, 0, 0, 0)}
 
 
-def test_an_unknown_grouping_is_refused():
-    with pytest.raises(ValueError, match="by name, shapes, module or line, not by 'kernel'"):
-        operator_table(trace(*STEP), "kernel")
-
-
 def test_a_trace_without_operators():
-    assert operator_table(trace()) == ()
+    assert operator_tables(trace()) == dict.fromkeys(GROUPINGS, ())
     assert operator_tables(trace(launch(0, 1, 1), kernel("k", 2, 3, 1))) == dict.fromkeys(GROUPINGS, ())
 
 
@@ -131,12 +118,11 @@ def check_sums(read_in):
         own = operators[(read_in.pid[operators] == pid) & (read_in.tid[operators] == tid)]
         covered += Intervals.union_of(read_in.start[own], read_in.end[own]).length
     device = read_in.device_rows()
-    alone = launching_operator(read_in, call_tree(read_in))[device] < 0
+    alone = launching_operator(read_in)[device] < 0
     launched = int(read_in.duration[device[~alone]].sum())
     tables = operator_tables(read_in)
     assert tuple(tables) == GROUPINGS
-    for by, table in tables.items():
-        assert table == operator_table(read_in, by)
+    for table in tables.values():
         assert sum(row.self_ns for row in table) == covered
         assert sum(row.device_self_ns for row in table) == launched
         assert sum(row.kernels for row in table) == np.count_nonzero(~alone)
@@ -158,7 +144,7 @@ def test_sums_are_closed_on_recordings(path):
 def test_public_traces_against_the_reference(path):
     reference = Operators(path)
     own, total, alone = reference.device_ns()
-    table = operator_table(read(path))
+    table = operator_tables(read(path))["name"]
     assert {row.name: row.self_ns for row in table} == dict(reference.self_ns())
     assert {row.name: row.total_ns for row in table} == dict(reference.total_ns())
     assert {row.name: row.count for row in table} == Counter(event["name"] for event in reference.operators)
@@ -174,13 +160,13 @@ def test_sums_are_closed_whatever_overlaps(events):
     kernels = [kernel("k", ts + 5, 3, index) for index, (_, ts, _, _) in enumerate(events)]
     operators = [x(name, ts, duration, tid=tid) for name, ts, duration, tid in events]
     read_in = trace(*operators, *launches, *kernels)
-    table = operator_table(read_in)
+    table = operator_tables(read_in)["name"]
     covered = sum(
         len({moment for name, ts, duration, own in events if own == tid for moment in range(ts, ts + duration)})
         for tid in (1, 2)
     )
     assert sum(row.self_ns for row in table) == covered * 1000
-    found = launching_operator(read_in, call_tree(read_in))
+    found = launching_operator(read_in)
     assert sum(row.kernels for row in table) == np.count_nonzero(found >= 0)
 
 
@@ -192,5 +178,5 @@ def test_a_module_holds_what_is_inside_a_list_of_modules():
         x("perfdl.module: Net.blocks.0", 10, 40, "user_annotation"),
         x("aten::mm", 12, 20),
     )
-    rows = {row.module: row for row in operator_table(found, by="module")}
+    rows = {row.module: row for row in operator_tables(found)["module"]}
     assert (rows["Net"].self_ns, rows["Net"].total_ns, rows["Net.blocks.0"].total_ns) == (5_000, 25_000, 20_000)

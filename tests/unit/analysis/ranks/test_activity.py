@@ -265,7 +265,7 @@ def test_a_host_that_is_late_while_something_is_communicated(waits, late):
         )
     )
     assert own.steps.exposed_communication_ns.tolist() == [50_000]
-    assert (own.late_end - own.late_start).tolist() == [1000 * late]
+    assert (own.late.end - own.late.start).tolist() == [1000 * late]
 
 
 def test_functional_collectives_name_their_group():

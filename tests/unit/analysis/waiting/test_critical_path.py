@@ -4,7 +4,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from pytest_perfdl.analysis.events.steps import step_windows
 from pytest_perfdl.analysis.waiting.critical_path import CLASSES, critical_path
 from pytest_perfdl.trace import read
 from unit.analysis.generated import usable
@@ -42,10 +41,10 @@ def check(made, path):
     assert path.unexplained_share == (path.by_class["unexplained wait"] / path.span_ns if path.span_ns else 0)
 
 
-def classes(*events, **more):
+def classes(*events):
     """Microseconds of each class that has some."""
     made = trace(*events)
-    path = critical_path(made, **more)
+    path = critical_path(made)
     check(made, path)
     return {name: ns / 1000 for name, ns in path.by_class.items() if ns}
 
@@ -437,32 +436,6 @@ def test_a_thread_that_only_asks_the_driver_does_not_matter():
     assert critical_path(made).span_ns == 10_000
 
 
-def test_a_window_asks_for_a_part():
-    made = trace(
-        step(1, 0, 50),
-        x("aten::mm", 0, 40),
-        launch(10, 5, 1),
-        kernel("a", 20, 60, 1),
-        step(2, 50, 50),
-        launch(60, 5, 2),
-        kernel("b", 81, 39, 2),
-    )
-    first, second = step_windows(made)
-    assert (second.start, second.end) == (80_000 + first.start, 120_000 + first.start)
-    assert stretches(made, critical_path(made, (second.start, second.end))) == [
-        ("kernel gap", "", 0, 1),
-        ("compute", "b", 1, 40),
-    ]
-    assert stretches(made, critical_path(made, (first.start, first.end))) == [
-        ("operator", "aten::mm", 0, 10),
-        ("launch latency", "", 10, 20),
-        ("compute", "a", 20, 80),
-    ]
-    inside = critical_path(made, (first.start + 30_000, first.start + 45_000))
-    check(made, inside)
-    assert inside.by_class["operator"] == 10_000
-
-
 def test_nothing_to_walk():
     path = critical_path(trace())
     assert (path.span_ns, len(path), path.by_name, path.inferred_share) == (0, 0, (), 0)
@@ -567,13 +540,9 @@ def test_the_path_through_hta_s_event_synchronization_with_streams():
 @each_trace_file
 def test_every_public_trace_is_covered(path):
     made = read(path)
-    whole = critical_path(made)
-    check(made, whole)
-    assert whole.unexplained_share < 0.1
-    for window in step_windows(made):
-        part = critical_path(made, (window.start, window.end))
-        check(made, part)
-        assert (int(part.start_ns[0]), int(part.end_ns[-1])) == (window.start, window.end)
+    path = critical_path(made)
+    check(made, path)
+    assert path.unexplained_share < 0.1
 
 
 @pytest.mark.corpus
@@ -713,10 +682,7 @@ usable_events = events_of_any_kind.filter(lambda events: usable(trace(*events)))
 @given(events_of_any_kind)
 def test_any_trace_is_covered_whole(events):
     made = trace(*events)
-    path = critical_path(made)
-    check(made, path)
-    for window in step_windows(made):
-        check(made, critical_path(made, (window.start, window.end)))
+    check(made, critical_path(made))
 
 
 @settings(max_examples=30, deadline=None)

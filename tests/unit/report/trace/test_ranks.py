@@ -10,10 +10,10 @@ import pytest
 from pytest_perfdl.analysis.ranks import activity, compare
 from pytest_perfdl.analysis.ranks.meetings import CLASSES, NOTHING, timeline
 from pytest_perfdl.cli import main
-from pytest_perfdl.report.ranks import TELLING, telling, wait_table
+from pytest_perfdl.report.ranks import TELLING, choose_telling, wait_table
 from pytest_perfdl.report.trace import chrome, terminal
 from pytest_perfdl.report.trace.html import chosen_steps, rank_chart
-from pytest_perfdl.report.trace.ranks import bucket_names, reported, verdict, waits_per_step
+from pytest_perfdl.report.trace.ranks import bucket_names, choose_reported, verdict, waits_per_step
 from pytest_perfdl.trace import read
 from unit.report.importer import problems
 from unit.report.trace.jobs import write_job
@@ -129,17 +129,17 @@ def test_the_table_of_waits_of_many_ranks_adds_up():
 def test_of_many_ranks_the_telling_ones_are_shown():
     own = [100.0 + place for place in range(40)]
     waits = [[float(place == 7)] * 40 for place in range(40)]
-    shown = telling(own, waits, 20, 6)
+    shown = choose_telling(own, waits, 20, 6)
     assert len(shown) == 6
     assert {20, 39, 7, 0} <= set(shown)
     assert shown == sorted(shown)
-    assert telling(own[:3], [row[:3] for row in waits[:3]], None, 6) == [0, 1, 2]
+    assert choose_telling(own[:3], [row[:3] for row in waits[:3]], None, 6) == [0, 1, 2]
 
 
 def test_few_of_many_ranks_are_reported_in_full(job):
     found = figures(job)
-    assert reported(found, 2) == [1, 0]
-    assert reported(found, 3) == [0, 1, 2]
+    assert choose_reported(found, 2) == [1, 0]
+    assert choose_reported(found, 3) == [0, 1, 2]
 
 
 def test_collectives_of_some_ranks_name_them(job):

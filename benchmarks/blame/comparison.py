@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 from scipy.special import stdtrit
 from scoring import SHOWN, Change, Comparison, Named
 
-from pytest_perfdl.judge.blame import explained, located, of_diffs
+from pytest_perfdl.judge.blame import diff_rounds, find_causes, locate_causes
 from pytest_perfdl.judge.round_data import Round, log_ratios, values
 
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ METRIC = "step_p50"
 
 def judged(measured: Measured) -> Comparison:
     """Ask what changed."""
-    diffs = explained(measured.rounds)
+    diffs = diff_rounds(measured.rounds)
     timed = _timed(measured.rounds)
     # As the plugin, which asks only once the timed step has changed for certain.
     certain = timed.ci95 is not None and timed.ci95[0] * timed.ci95[1] > 0
     leaning = dict.fromkeys(diffs, timed.effect)
-    blame = of_diffs(diffs, leaning if certain else None, leaning=leaning)
+    blame = find_causes(diffs, leaning if certain else None, leaning=leaning)
     if blame:
         # Without a part that changed the plugin looks for no lines either.
-        blame = located(blame, measured.stacks["base"], measured.stacks["head"])
+        blame = locate_causes(blame, measured.stacks["base"], measured.stacks["head"])
     (diff,) = diffs.values()
     return Comparison(
         task=measured.task,

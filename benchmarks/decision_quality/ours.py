@@ -10,9 +10,9 @@ from shortcut import Shortcut
 
 from pytest_perfdl.config.options import BUDGET_SECONDS, FAILS, RECORDING_REPEATS
 from pytest_perfdl.judge.round_data import Round
-from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
-from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, settled
+from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, is_settled
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
 from pytest_perfdl.model.record import Call, Key, MeasurementPlan, Occasion, Record, Series
@@ -106,7 +106,7 @@ class Perf:
         if names not in self._known:
             once = record([dict.fromkeys(names, 1e6)])
             found = standing(once, once, (), self._limits)
-            self._known[names] = Gate(held(found, self._limits), self._tests), found, once
+            self._known[names] = Gate(select_held(found, self._limits), self._tests), found, once
         return self._known[names]
 
 
@@ -118,7 +118,7 @@ def unpaired(stored: Sequence[Metrics], fresh: Sequence[Metrics], seconds: Seque
     limits, base = BUILT_IN.unpaired(), record(stored)
     drawn = 1
     found = standing(record(fresh[:drawn]), base, (), limits)
-    while (left := MOST_REPEATS - drawn) > 0 and not settled(found, base, record(fresh[:drawn]), left, limits):
+    while (left := MOST_REPEATS - drawn) > 0 and not is_settled(found, base, record(fresh[:drawn]), left, limits):
         drawn += 1
     judged = confirm(found, base, record(fresh[:drawn]), limits, remaining=left)
     return Outcome(judged.verdict, _fails(judged), sum(seconds[: drawn - 1]))

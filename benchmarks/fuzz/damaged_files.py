@@ -29,7 +29,7 @@ from unit.report import runs
 from pytest_perfdl import cli
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.text import append
-from pytest_perfdl.judge.kernels import judged
+from pytest_perfdl.judge.kernels import select_rows
 from pytest_perfdl.judge.stored_repeats import confirm
 from pytest_perfdl.judge.untimed import open_times, standing
 from pytest_perfdl.model.errors import BaselineError, TraceError
@@ -197,7 +197,7 @@ def judge(place: Place, new: Record, base: Record, others: tuple[Record, ...]) -
         if "\x1b" in text:
             raise RuleError("a control character reaches the terminal")
         markdown.summary(run, markdown.COMMENT_LIMIT)
-    judged(new, base, BUILT_IN)
+    select_rows(new, base, BUILT_IN)
 
 
 def check_exemplar(place: Place, data: bytes) -> str:

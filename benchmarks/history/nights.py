@@ -28,7 +28,7 @@ from shortcut import Shortcut
 from pytest_perfdl.baseline.text import dump, parse
 from pytest_perfdl.config.options import BUDGET_SECONDS, RECORDING_REPEATS
 from pytest_perfdl.judge.round_data import Round
-from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN
@@ -111,7 +111,7 @@ class Bank:
         pool = self._pools[workload]
         names = tuple(pool[0].base)
         once = record([dict.fromkeys(names, 1e6)])
-        gate = Gate(held(standing(once, once, (), BUILT_IN), BUILT_IN), self._tests)
+        gate = Gate(select_held(standing(once, once, (), BUILT_IN), BUILT_IN), self._tests)
         shortcut, rounds, seconds = Shortcut(gate), [], 0.0
         while True:
             start = int(rng.integers(len(pool)))

@@ -23,7 +23,7 @@ from pytest_perfdl.analysis.overview.selection import of_group
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.cli.common import recordings_of
 from pytest_perfdl.cli.traces import Folder, recordings_in, with_step_name
-from pytest_perfdl.diff import Origin, Side, of_breakdown, of_call, of_damage, of_traces
+from pytest_perfdl.diff import Origin, Side, damaged_side, side_of_breakdown, side_of_call, side_of_traces
 from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files as bounded
 from pytest_perfdl.model.errors import InputError, NotATrace, RecordError, TraceError
@@ -158,14 +158,14 @@ def _own_sides(result: Result) -> Iterator[OwnSides]:
     metrics = {metric.name: metric for metric in result.judgement.metrics}
     recorded = {} if result.base is None else {call.name: call for call in result.base.calls}
     for step in result.judgement.breakdowns:
-        sides = of_breakdown("baseline", step, "base"), of_breakdown("current", step, "new")
+        sides = side_of_breakdown("baseline", step, "base"), side_of_breakdown("current", step, "new")
         yield OwnSides(
             Name(result.id, step.call, key), *sides, _step_time(metrics, step.call), paired=bool(step.base_rounds)
         )
     known = {step.call for step in result.judgement.breakdowns}
     for call in () if result.new is None else result.new.calls:
         if call.name not in known and call.name in recorded and call.rows and recorded[call.name].rows:
-            sides = of_call("recorded baseline", recorded[call.name]), of_call("current", call)
+            sides = side_of_call("recorded baseline", recorded[call.name]), side_of_call("current", call)
             yield OwnSides(Name(result.id, call.name, key), *sides, _step_time(metrics, call.name), paired=False)
 
 
@@ -245,7 +245,7 @@ def _of_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, LoadedSi
 
 def _of_record(record: Record, label: str) -> Iterator[tuple[Name, LoadedSide]]:
     for call in record.calls:
-        yield Name(record.test, call.name, record.key.slug), LoadedSide(of_call(label, call))
+        yield Name(record.test, call.name, record.key.slug), LoadedSide(side_of_call(label, call))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -310,9 +310,9 @@ def _side(runs: Sequence[_Run], label: str, trace: Trace | None, notes: tuple[st
         ]
     origin = replace((whole or runs)[0].origin, doubts=tuple(doubts))
     if not whole and not len(runs[0].parts.step_ns):
-        return LoadedSide(of_damage(label, origin), None, notes)
+        return LoadedSide(damaged_side(label, origin), None, notes)
     used = whole or runs[:1]
-    side = replace(of_traces(label, [run.parts for run in used]), origin=origin)
+    side = replace(side_of_traces(label, [run.parts for run in used]), origin=origin)
     if len(runs) == 1 and trace is not None:
         return LoadedSide(side, lambda: trace, notes)
     # Of several runs each is a column, of one each of its steps.

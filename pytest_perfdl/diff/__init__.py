@@ -1,6 +1,6 @@
 """What changed between two sides, each a set of profiled steps: the breakdown of the change, and its causes.
 
-    found = diff(of_traces("before", runs), of_traces("after", others))
+    found = diff(side_of_traces("before", runs), side_of_traces("after", others))
     causes(found)               # which kernels, operators and Python functions, where, and why
     places(found, "module")     # which modules
     regions(found.new).bound()  # whether its launches or its kernels take the step's time
@@ -13,7 +13,15 @@ where work overlaps, for `whatif.counterfactual`; `memory` subtracts accounts of
 
 from pytest_perfdl.diff.account import AccountLine, Diff, diff
 from pytest_perfdl.diff.causes import Regions, causes, likeliest, places, regions, remainder
-from pytest_perfdl.diff.side import DiffCause, Origin, Side, of_breakdown, of_call, of_damage, of_traces
+from pytest_perfdl.diff.side import (
+    DiffCause,
+    Origin,
+    Side,
+    damaged_side,
+    side_of_breakdown,
+    side_of_call,
+    side_of_traces,
+)
 
 __all__ = [
     "AccountLine",
@@ -23,13 +31,13 @@ __all__ = [
     "Regions",
     "Side",
     "causes",
+    "damaged_side",
     "diff",
     "likeliest",
-    "of_breakdown",
-    "of_call",
-    "of_damage",
-    "of_traces",
     "places",
     "regions",
     "remainder",
+    "side_of_breakdown",
+    "side_of_call",
+    "side_of_traces",
 ]

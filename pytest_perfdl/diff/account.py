@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,18 +25,18 @@ import numpy as np
 from pytest_perfdl.analysis.events.intervals import LEAST_STEPS
 from pytest_perfdl.diff.matching.match import match
 from pytest_perfdl.diff.matching.names import NO_RULES
-from pytest_perfdl.diff.matching.stages import ONE_SIDED, Matching, Weighted
-from pytest_perfdl.diff.side import Change, excludes_zero, of_nothing
+from pytest_perfdl.diff.matching.stages import ONE_SIDED, Weighted
+from pytest_perfdl.diff.side import Change, excludes_zero, without_figures
 from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.diff.matching.stages import By, Group
-    from pytest_perfdl.diff.side import Change, Counterfactual, Key, MachineUse, Origin, Side, Status, Unit
+    from pytest_perfdl.diff.side import Counterfactual, Key, MachineUse, Origin, Side, Status, Unit
     from pytest_perfdl.model.step_part import Part
     from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 
@@ -119,11 +119,8 @@ def effects(base: Amount, new: Amount, *, exchanged: bool = False) -> Effects:
     return Effects(count=count, duration=duration, exposure=exposure)
 
 
-def summed(pairs: Iterable[tuple[Amount, Amount, Effects]]) -> Effects:
-    """The effects of several parts taken together: what their counts have beyond the sum's count is mix."""
-    base, new, total = NOTHING, NOTHING, Effects()
-    for before, after, each in pairs:
-        base, new, total = base + before, new + after, total + each
+def sum_effects(base: Amount, new: Amount, total: Effects) -> Effects:
+    """The effects of parts taken together, from sums over them: what their counts have beyond the sum's is mix."""
     if not base.count or not new.count:
         return total
     count = (new.count - base.count) * base.each_ns * base.exposure
@@ -151,9 +148,8 @@ def by_name(changes: Iterable[Change]) -> dict[Key, list[Change]]:
     return found
 
 
-def columns(changes: Iterable[Change], base: Side, new: Side) -> tuple[Floats, Floats]:
-    """Time of these changes in every column of both sides, nanoseconds."""
-    groups = [change.group for change in changes]
+def columns(groups: Sequence[Group], base: Side, new: Side) -> tuple[Floats, Floats]:
+    """Time of these groups in every column of both sides, nanoseconds."""
     before = base.ns[[place for group in groups for place in group.base]].sum(axis=0)
     after = new.ns[[place for group in groups for place in group.new]].sum(axis=0)
     return np.asarray(before), np.asarray(after)
@@ -163,17 +159,17 @@ def _name(change: Change) -> str:
     """What a group is called: its part's name; of an exchange both sides'; of Python, what it ran."""
     before, after = (tuple(dict.fromkeys(map(_part_name, parts))) for parts in (change.base_parts, change.new_parts))
     if not before or not after or before == after:
-        return _listed(after or before)
+        return _list_names(after or before)
     if len(before) == len(after) == 1 and change.group.by in ("exact", "name"):
         return after[0]
-    return f"{_listed(before)} -> {_listed(after)}"
+    return f"{_list_names(before)} -> {_list_names(after)}"
 
 
 def _part_name(part: Part) -> str:
     return part.function if part.kind == "idle" and part.function else part.name
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more
 
@@ -248,7 +244,6 @@ class Diff:
     account: tuple[AccountLine, ...]
     """In the order of the classes' time on both sides."""
     drift: AccountDrift
-    matching: Matching
     detectable_ns: float | None
     """Half of the parts tested are named with 80 % probability if they change by this; `None` untested."""
     intervals: Mapping[Key, tuple[float, float]]
@@ -366,22 +361,21 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
     """
     incomparable = _incomparable(base, new)
     if incomparable:
-        base, new = of_nothing(base), of_nothing(new)
-    matching = match(_weighted(base), _weighted(new), rules)
+        base, new = without_figures(base), without_figures(new)
+    amounts = [_amounts(side) for side in (base, new)]
+    groups = match(_weighted(base, amounts[0]), _weighted(new, amounts[1]), rules)
     base_ns, new_ns = (round(float(side.step_ns.mean())) for side in (base, new))
     whole = [rounded(side.ns.mean(axis=1), total) for side, total in ((base, base_ns), (new, new_ns))]
-    amounts = [_amounts(side) for side in (base, new)]
+    both = [(group, _sum(amounts[0], group.base), _sum(amounts[1], group.new)) for group in groups]
     spread = _Spread(paired, base.recorded and new.recorded)
-    drift = _drift(matching, amounts, spread)
-    tested = [group for group in matching.groups if _is_tested(_of(base, group.base), _of(new, group.new), base, new)]
+    drift = _drift(both, spread)
+    times = {id(group): columns([group], base, new) for group in groups}
+    tested = {key: each for key, each in times.items() if _is_tested(*each, base, new)}
     level = spread.level(len(tested))
-    errors = {id(group): spread.error(_of(base, group.base), _of(new, group.new)) for group in tested}
+    errors = {key: spread.error(*each) for key, each in tested.items()}
     changes = []
-    for group in matching.groups:
-        before, after = (
-            _sum(amount, members) for amount, members in zip(amounts, (group.base, group.new), strict=True)
-        )
-        drifts = drift.applied and (spread.recorded or _steady(group, before, after))
+    for group, before, after in both:
+        drifts = drift.applied and (spread.recorded or _is_same_work(group, before, after))
         drift_ns = (drift.factor - 1) * before.ns if drifts else 0.0
         changes.append(
             Change(
@@ -393,12 +387,13 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
                 new=after,
                 base_ns=int(whole[0][list(group.base)].sum()),
                 new_ns=int(whole[1][list(group.new)].sum()),
-                effects=effects(before, after, exchanged=_exchanged(group)),
+                effects=effects(before, after, exchanged=_is_exchange(group)),
                 drift_ns=drift_ns,
                 interval=_interval(errors.get(id(group)), after.ns - before.ns, level, spread.drift(drift_ns)),
             )
         )
     changes.sort(key=lambda change: (-abs(change.own_ns), change.group.base, change.group.new))
+    account = sum_lines((change.name_class, change.base_ns, change.new_ns) for change in changes)
     total = sum(change.drift_ns for change in changes)
     widths = [_half_width(error, level) for error in errors.values() if error is not None]
     return Diff(
@@ -414,11 +409,10 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
             (1 - CONFIDENCE) / 2,
         ),
         changes=tuple(changes),
-        account=tuple(_account(changes)),
-        drift=AccountDrift(drift.factor, drift.applied, total),
-        matching=matching,
+        account=tuple(sorted(account, key=lambda line: -(line.base_ns + line.new_ns))),
+        drift=replace(drift, ns=total),
         detectable_ns=statistics.median(widths) if widths else None,
-        intervals=_of_names(changes, base, new, spread),
+        intervals=_find_intervals(changes, base, new, spread),
         incomparable=incomparable,
     )
 
@@ -442,11 +436,13 @@ def _devices(origin: Origin) -> str:
     return " and ".join(f"{count} x {name}" for name, count in counts.items()) or "no recorded device"
 
 
-def _of_names(changes: Sequence[Change], base: Side, new: Side, spread: _Spread) -> dict[Key, tuple[float, float]]:
+def _find_intervals(
+    changes: Sequence[Change], base: Side, new: Side, spread: _Spread
+) -> dict[Key, tuple[float, float]]:
     """Intervals of the changes of each name that has at least `TESTED_SHARE` of a step."""
     errors: dict[Key, tuple[tuple[float, float] | None, float, float]] = {}
     for key, members in by_name(changes).items():
-        before, after = columns(members, base, new)
+        before, after = columns([change.group for change in members], base, new)
         if _is_tested(before, after, base, new):
             drift = spread.drift(sum(change.drift_ns for change in members))
             errors[key] = spread.error(before, after), float(after.mean() - before.mean()), drift
@@ -455,9 +451,8 @@ def _of_names(changes: Sequence[Change], base: Side, new: Side, spread: _Spread)
     return {key: interval for key, interval in found.items() if interval is not None}
 
 
-def _weighted(side: Side) -> list[Weighted]:
-    counts, times = side.count.mean(axis=1).tolist(), side.ns.mean(axis=1).tolist()
-    return [Weighted(*each) for each in zip(side.parts, counts, times, strict=True)]
+def _weighted(side: Side, amounts: Sequence[Amount]) -> list[Weighted]:
+    return [Weighted(part, each.count, each.ns) for part, each in zip(side.parts, amounts, strict=True)]
 
 
 def rounded(values: Floats, total: int) -> NDArray[np.int64]:
@@ -487,33 +482,25 @@ def _parts(side: Side, members: Sequence[int]) -> tuple[Part, ...]:
     return tuple(side.parts[index] for index in members)
 
 
-def _of(side: Side, members: Sequence[int]) -> Floats:
-    """Time of the group in every column."""
-    return np.asarray(side.ns[list(members)].sum(axis=0))
-
-
 def _is_tested(before: Floats, after: Floats, base: Side, new: Side) -> bool:
     """Whether these times have at least `TESTED_SHARE` of a side's step."""
     shares = (ns.mean() / (side.step_ns.mean() or 1.0) for ns, side in ((before, base), (after, new)))
     return bool(max(shares) >= TESTED_SHARE)
 
 
-def _exchanged(group: Group) -> bool:
+def _is_exchange(group: Group) -> bool:
     return group.by in ("fused", "split", "operator", "aligned") or len(group.base) > 1 or len(group.new) > 1
 
 
-def _steady(group: Group, base: Amount, new: Amount) -> bool:
+def _is_same_work(group: Group, base: Amount, new: Amount) -> bool:
     """Whether nothing but the duration of the same thing can have changed."""
-    return not _exchanged(group) and base.count > 0 and new.count > 0 and math.isclose(base.count, new.count)
+    return not _is_exchange(group) and base.count > 0 and new.count > 0 and math.isclose(base.count, new.count)
 
 
-def _drift(matching: Matching, amounts: Sequence[Sequence[Amount]], spread: _Spread) -> AccountDrift:
+def _drift(both: Iterable[tuple[Group, Amount, Amount]], spread: _Spread) -> AccountDrift:
     ratios = []
-    for group in matching.groups:
-        before, after = (
-            _sum(amount, members) for amount, members in zip(amounts, (group.base, group.new), strict=True)
-        )
-        if _steady(group, before, after) and before.busy_ns > 0:
+    for group, before, after in both:
+        if _is_same_work(group, before, after) and before.busy_ns > 0:
             # One name of a record may hold most of its step, and would be the median of its own.
             ratios.append((after.busy_ns / before.busy_ns, 1.0 if spread.recorded else before.busy_ns))
     if len(ratios) < ROWS_FOR_DRIFT:
@@ -536,17 +523,13 @@ def _class(group: Group, base: Side, new: Side) -> str:
     return max(members)[1]
 
 
-def _account(changes: Sequence[Change]) -> Iterator[AccountLine]:
-    names = dict.fromkeys(change.name_class for change in changes)
-    lines = [
-        AccountLine(
-            name,
-            sum(change.base_ns for change in changes if change.name_class == name),
-            sum(change.new_ns for change in changes if change.name_class == name),
-        )
-        for name in names
-    ]
-    yield from sorted(lines, key=lambda line: -(line.base_ns + line.new_ns))
+def sum_lines(entries: Iterable[tuple[str, int, int]]) -> list[AccountLine]:
+    """Both sides' times added up by name, in the order in which names first occur."""
+    totals: dict[str, tuple[int, int]] = {}
+    for name, base_ns, new_ns in entries:
+        base, new = totals.get(name, (0, 0))
+        totals[name] = base + base_ns, new + new_ns
+    return [AccountLine(name, *total) for name, total in totals.items()]
 
 
 @dataclass(frozen=True, slots=True)

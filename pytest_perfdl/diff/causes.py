@@ -7,21 +7,20 @@ the innermost module and the line that hold at least `MOSTLY` of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from pytest_perfdl.diff.account import NOTHING, AccountLine, Effects, by_name, columns, summed
+from pytest_perfdl.diff.account import NOTHING, AccountLine, Effects, by_name, columns, sum_effects, sum_lines
 from pytest_perfdl.diff.side import EXCHANGED, DiffCause, excludes_zero
 from pytest_perfdl.model.step_part import ANY, any_number, common_module, is_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_perfdl.diff.account import Diff
-    from pytest_perfdl.diff.side import Change, DiffCause, Key, Side
+    from pytest_perfdl.diff.side import Change, Floats, Key, Side
     from pytest_perfdl.model.step_part import Part
     from pytest_perfdl.results.verdict import Bound
 
@@ -50,26 +49,13 @@ LAUNCH_SHARE = 0.2
 LEAST_TOLD = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Spent:
-    """Nanoseconds per step."""
-
-    late: float = 0.0
-    """F."""
-    kernels: float = 0.0
-    """K."""
-    whole: float = 0.0
-
-    def __add__(self, other: _Spent) -> _Spent:
-        return _Spent(self.late + other.late, self.kernels + other.kernels, self.whole + other.whole)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Regions:
     """The time of one side's step by module."""
 
     on_device: bool
-    by_module: Mapping[str, _Spent]
+    by_module: Mapping[str, Floats]
+    """F, K, and all time of the module, nanoseconds per step."""
 
     def inside(self, module: str) -> list[str]:
         """A module and those in it; all of them for an empty name."""
@@ -77,34 +63,33 @@ class Regions:
 
     def launch_share(self, modules: Iterable[str] | None = None) -> float | None:
         """F / (F + K) of some modules, by default of the whole step; `None` without either."""
-        spent = self._spent(modules)
-        total = spent.late + spent.kernels
-        return spent.late / total if self.on_device and total > 0 else None
+        late, kernels, _ = self._spent(modules)
+        return late / (late + kernels) if self.on_device and late + kernels > 0 else None
 
     def bound(self, modules: Iterable[str] | None = None) -> Bound:
         """What bounds some modules, by default the whole step."""
-        spent = self._spent(modules)
-        total = spent.late + spent.kernels
-        if not self.on_device or total <= 0 or total < LEAST_TOLD * spent.whole:
+        late, kernels, whole = self._spent(modules)
+        total = late + kernels
+        if not self.on_device or total <= 0 or total < LEAST_TOLD * whole:
             return ""
-        return "launch" if spent.late >= LAUNCH_SHARE * total else "kernel"
+        return "launch" if late >= LAUNCH_SHARE * total else "kernel"
 
-    def _spent(self, modules: Iterable[str] | None) -> _Spent:
+    def _spent(self, modules: Iterable[str] | None) -> list[float]:
         names = self.by_module if modules is None else modules
-        return sum((self.by_module.get(name, _Spent()) for name in names), _Spent())
+        spent = (self.by_module[name] for name in names if name in self.by_module)
+        total: list[float] = sum(spent, np.zeros(3)).tolist()
+        return total
 
 
 def regions(side: Side) -> Regions:
     """Means over a side's runs or steps."""
-    by_module: dict[str, _Spent] = {}
+    by_module: dict[str, Floats] = defaultdict(lambda: np.zeros(3))
     for part, name, ns in zip(side.parts, side.classes, side.ns.mean(axis=1).tolist(), strict=True):
-        late = ns if part.kind == "idle" and name in FED_LATE else 0.0
-        kernels = ns if part.kind == "kernel" else 0.0
-        by_module[part.module] = by_module.get(part.module, _Spent()) + _Spent(late, kernels, ns)
+        by_module[part.module] += (part.kind == "idle" and name in FED_LATE) * ns, (part.kind == "kernel") * ns, ns
     return Regions(any(part.kind == "kernel" for part in side.parts), by_module)
 
 
-def of_cause(cause: DiffCause, base: Regions, new: Regions) -> Bound:
+def find_bound(cause: DiffCause, base: Regions, new: Regions) -> Bound:
     """What bounds the region of a cause, on the new side or, for what is gone, on the base's.
 
     It is the cause's module with those inside it; without one the modules that its parts are in, and what is outside
@@ -149,7 +134,7 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[DiffCause, ...]:
     number is always given. Where a name's changes are not certain together, those of them that are make its cause.
     """
     found = [
-        _cause(key, members if everything else _evident(diff, key, members), diff.intervals.get(key))
+        _make_cause(key, members if everything else _select_evident(diff, key, members), diff.intervals.get(key))
         for key, members in by_name(diff.changes).items()
     ]
     step = max(diff.base_ns, diff.new_ns)
@@ -162,166 +147,165 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[DiffCause, ...]:
         for cause in found
         if everything
         or (abs(cause.own_ns) >= least * step and (cause.certain or untested or cause.status in EXCHANGED))
-        or (cause.kind != "idle" and _recounted(cause))
+        or (cause.kind != "idle" and _is_recounted(cause))
     ]
     way = -1 if diff.delta_ns < 0 else 1
     chosen.sort(key=lambda cause: (cause.own_ns * way < 0, -abs(cause.own_ns), cause.kind, cause.name))
     sides = regions(diff.base), regions(diff.new)
-    return tuple(replace(cause, bound=of_cause(cause, *sides)) for cause in chosen)
+    return tuple(replace(cause, bound=find_bound(cause, *sides)) for cause in chosen)
 
 
 def remainder(diff: Diff, cause: DiffCause) -> DiffCause | None:
     """What of the changes of a cause's name is not part of the cause; `None` where all of them are."""
-    left = [
-        change
-        for key, members in by_name(diff.changes).items()
-        if key == (cause.kind, cause.name, cause.status)
-        for change in members
-        if not any(change is own for own in cause.changes)
-    ]
-    return _cause((cause.kind, cause.name, cause.status), left, None) if left else None
+    key = cause.kind, cause.name, cause.status
+    own = {id(change) for change in cause.changes}
+    left = [change for change in by_name(diff.changes)[key] if id(change) not in own]
+    return _make_cause(key, left, None) if left else None
 
 
 def likeliest(diff: Diff, change_ns: float) -> DiffCause | None:
-    """The likeliest cause of a change of the step that is certain, where none of its parts changed for certain.
+    """The likeliest cause of a certain change of the timed step, where none of its parts changed for certain.
 
     A single interruption of the few profiled steps can widen every interval. So the name is taken whose differences,
     column by column, have the largest median over their median absolute deviation; it must go the step's way and hold
     at least `LIKELY_SHARE` of the change. `None` where there is none, or the sides' columns are no pairs.
-
-    Parameters
-    ----------
-    change_ns
-        By how much the step changed without the profiler.
     """
     if diff.base.columns != diff.new.columns or diff.base.columns < LIKELY_COLUMNS:
         return None
     best: tuple[float, Key, Sequence[Change]] | None = None
     for key, members in by_name(diff.changes).items():
-        before, after = columns(members, diff.base, diff.new)
+        before, after = columns([change.group for change in members], diff.base, diff.new)
         towards = (after - before) * (1 if change_ns > 0 else -1)
         middle = float(np.median(towards))
         spread = float(np.median(np.abs(towards - middle)))
         if middle >= LIKELY_SHARE * abs(change_ns):
             weight = middle / max(spread, _LEAST_SPREAD * middle)
             best = max(best or (weight, key, members), (weight, key, members), key=lambda each: each[0])
-    return None if best is None else _cause(*best[1:], diff.intervals.get(best[1]))
+    return None if best is None else _make_cause(*best[1:], diff.intervals.get(best[1]))
 
 
 def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[AccountLine, ...]:
     """Time by module (with the modules inside it) or by line, the largest change first."""
-    base: dict[str, int] = defaultdict(int)
-    new: dict[str, int] = defaultdict(int)
-    for change in diff.changes:
-        for total, parts, ns in ((base, change.base_parts, change.base_ns), (new, change.new_parts, change.new_ns)):
-            for name in _around(_where(parts or (*change.base_parts, *change.new_parts), kind), kind):
-                total[name] += ns
-    found = [AccountLine(name, base[name], new[name]) for name in dict.fromkeys((*base, *new))]
+    found = sum_lines(
+        (name, base_ns, new_ns)
+        for change in diff.changes
+        for parts, base_ns, new_ns in ((change.base_parts, change.base_ns, 0), (change.new_parts, 0, change.new_ns))
+        for name in _around(_where(parts or (*change.base_parts, *change.new_parts), kind), kind)
+    )
     return tuple(sorted(found, key=lambda place: (-abs(place.delta_ns), place.name)))
 
 
-def _evident(diff: Diff, key: Key, members: Sequence[Change]) -> Sequence[Change]:
+def _select_evident(diff: Diff, key: Key, members: Sequence[Change]) -> Sequence[Change]:
     """The changes of a name that show, where all of them together are not certain; else all.
 
     Those are the certain ones, and those that went the same way as these in nearly all columns: one hit column makes
     the interval of a change useless, not its signs.
     """
-    if excludes_zero(diff.intervals.get(key)) or any(map(_recounted, members)):
+    if excludes_zero(diff.intervals.get(key)) or any(map(_is_recounted, members)):
         return members
-    told = [change for change in members if change.certain or _reshaped(change)]
+    told = [change for change in members if change.certain or _is_reshaped(change)]
     way = sum(change.own_ns for change in told)
-    return [change for change in members if change in told or _steady(diff, change, way)] if told else members
+    return [change for change in members if change in told or _goes_one_way(diff, change, way)] if told else members
 
 
-def _steady(diff: Diff, change: Change, way: float) -> bool:
+def _goes_one_way(diff: Diff, change: Change, way: float) -> bool:
     """Whether a change goes a way in at least `STEADY` of the columns, where these are pairs.
 
     Idle time is what is left of the step: it goes any way that its neighbors go.
     """
-    before, after = columns([change], diff.base, diff.new)
+    before, after = columns([change.group], diff.base, diff.new)
     if change.kind == "idle" or len(before) != len(after) or len(before) < LIKELY_COLUMNS:
         return False
     return bool(np.count_nonzero((after - before) * way > 0) >= STEADY * len(before))
 
 
-def _recounted(change: Change | DiffCause) -> bool:
+def _is_recounted(change: Change | DiffCause) -> bool:
     return abs(change.new.count - change.base.count) > 1e-9
 
 
-def _reshaped(change: Change) -> bool:
+def _is_reshaped(change: Change) -> bool:
     """Whether the same operator works on tensors of other shapes: other work, like another number."""
     before, after = ({part.shapes for part in parts} for parts in (change.base_parts, change.new_parts))
     return bool(before) and bool(after) and before != after
 
 
-def _cause(key: Key, members: Sequence[Change], interval: tuple[float, float] | None) -> DiffCause:
+def _make_cause(key: Key, members: Sequence[Change], interval: tuple[float, float] | None) -> DiffCause:
     kind, name, status = key
     own = sum(change.own_ns for change in members)
     heavy = [change for change in members if abs(change.own_ns) >= 0.1 * abs(own)]
+    base = sum((change.base for change in members), NOTHING)
+    new = sum((change.new for change in members), NOTHING)
+    effects = sum((change.effects for change in members), Effects())
     return DiffCause(
         kind=kind,
         name=name,
         status=status,
-        module=_mostly(members, "module"),
-        line=_mostly(members, "line"),
-        graph=_graph(members),
-        base=sum((change.base for change in members), NOTHING),
-        new=sum((change.new for change in members), NOTHING),
+        module=_find_place(members, "module"),
+        line=_find_place(members, "line"),
+        graph=_find_graph(members),
+        base=base,
+        new=new,
         delta_ns=sum(change.delta_ns for change in members),
         own_ns=own,
-        effects=sum((change.effects for change in members), Effects())
-        if status in EXCHANGED
-        else summed((change.base, change.new, change.effects) for change in members),
-        certain=excludes_zero(interval) or any(change.certain or _reshaped(change) for change in members),
+        effects=effects if status in EXCHANGED else sum_effects(base, new, effects),
+        certain=excludes_zero(interval) or any(change.certain or _is_reshaped(change) for change in members),
         confidence=min((change.group.confidence for change in heavy), default=1.0),
         changes=tuple(sorted(members, key=lambda change: -abs(change.own_ns))),
     )
 
 
-def _mostly(members: Sequence[Change], kind: Literal["module", "line"]) -> str:
+def _find_place(members: Sequence[Change], kind: Literal["module", "line"]) -> str:
     """The innermost place that holds `MOSTLY` of what goes the way of the whole; empty where none does.
 
     Where a number or a shape changed, that is what is looked for: the noise of all that stayed would lead away from
     it. A module that a model has several times, in each of its blocks, is one place: "GPT.h.*.attn".
     """
-    members = [*filter(_recounted, members)] or [*filter(_reshaped, members)] or members
-    total = sum(change.own_ns for change in members)
-    held: dict[str, float] = defaultdict(float)
-    towards = [
-        (_where((*change.new_parts, *change.base_parts), kind), abs(change.own_ns))
-        for change in members
-        if change.own_ns * total > 0
-    ]
-    for place, ns in towards:
-        for name in {*_around(place, kind), *(_around(_in_any(place), kind) if kind == "module" else ())}:
-            held[name] += ns
-    whole = sum(ns for _, ns in towards)
-    enough = [name for name, ns in held.items() if name and ns >= MOSTLY * whole and not name.endswith(f".{ANY}")]
+    members = [*filter(_is_recounted, members)] or [*filter(_is_reshaped, members)] or members
+
+    def place_of(change: Change) -> str:
+        return _where((*change.new_parts, *change.base_parts), kind)
+
     if kind == "line":
-        return max(enough, key=lambda name: (held[name], name), default="")
+        held = _find_holders(members, lambda change: {place_of(change)})
+        return max(held, key=lambda name: (held[name], name), default="")
+    held = _find_holders(
+        members, lambda change: {*_around(place := place_of(change), kind), *_around(_in_any(place), kind)}
+    )
+    enough = [name for name in held if not name.endswith(f".{ANY}")]
     # Where one block holds enough by itself it is named, not all of them.
     best = max(enough, key=lambda name: (name.count("."), -name.count(ANY), held[name], name), default="")
     if ANY not in best:
         return best
     depth = best.count(".") + 1
-    inside = {".".join(place.split(".")[:depth]) for place, _ in towards if is_inside(place, best)}
-    return common_module(sorted(inside))
+    inside = (place for place in map(place_of, _towards(members)) if is_inside(place, best))
+    return common_module(sorted({".".join(place.split(".")[:depth]) for place in inside}))
 
 
-def _graph(members: Sequence[Change]) -> str:
+def _find_graph(members: Sequence[Change]) -> str:
     """The node of a graph that holds `MOSTLY` of what goes the way of the whole, or else the graph."""
+
+    def names(change: Change) -> set[str]:
+        node = next((part.node_name for part in (*change.new_parts, *change.base_parts) if part.node_name), "")
+        return {node, node.partition(",")[0]}
+
+    return max(_find_holders(members, names), key=len, default="")
+
+
+def _towards(members: Sequence[Change]) -> list[Change]:
+    """The changes that go the way of the whole."""
     total = sum(change.own_ns for change in members)
+    return [change for change in members if change.own_ns * total > 0]
+
+
+def _find_holders(members: Sequence[Change], names: Callable[[Change], set[str]]) -> dict[str, float]:
+    """By name what goes the way of the whole, of the names that hold at least `MOSTLY` of that."""
     held: dict[str, float] = defaultdict(float)
-    whole = 0.0
-    for change in members:
-        if change.own_ns * total > 0:
-            ns = abs(change.own_ns)
-            whole += ns
-            node = next((part.node_name for part in (*change.new_parts, *change.base_parts) if part.node_name), "")
-            for name in {node, node.partition(",")[0]}:
-                held[name] += ns
-    enough = [name for name, ns in held.items() if name and ns >= MOSTLY * whole]
-    return max(enough, key=len, default="")
+    towards = _towards(members)
+    for change in towards:
+        for name in names(change):
+            held[name] += abs(change.own_ns)
+    whole = sum(abs(change.own_ns) for change in towards)
+    return {name: ns for name, ns in held.items() if name and ns >= MOSTLY * whole}
 
 
 def _in_any(module: str) -> str:

@@ -40,16 +40,11 @@ def peak_causes(base: MemoryAccount, new: MemoryAccount, placed: Placed = _as_it
 
     Parameters, their gradients and their optimizer state are one cause, and so are rows of one line that changed in the
     same way. First come causes that go the peak's way, of these what the other side does not allocate at all, and of
-    these the largest.
-
-    Parameters
-    ----------
-    placed
-        Gives the rows that differ the line that they are grouped by; by default their own.
+    these the largest. Rows that differ are grouped by the line that `placed` gives them, by default their own.
     """
     changes = [
         replace(each, base=each.base and placed(each.base), new=each.new and placed(each.new))
-        for each in subtracted(base, new)
+        for each in subtract_rows(base, new)
         if each.bytes
     ]
     groups: dict[object, list[RowChange]] = {}
@@ -112,20 +107,22 @@ def _key(row: MemoryRow) -> _Key:
     return _Key(row.category, row.module, function, row.line, row.phase, row.operator, row.dtype, row.shape, row.kept)
 
 
-def subtracted(base: MemoryAccount, new: MemoryAccount) -> list[RowChange]:
+def subtract_rows(base: MemoryAccount, new: MemoryAccount) -> list[RowChange]:
     """Every row of two accounts with its counterpart; their bytes add up to the difference of the peaks."""
-    pairs, gone, added = _matched(base.rows, new.rows)
-    found = [RowChange(old, now, _moved(old, now)) for old, now in pairs]
+    pairs, gone, added = _match_rows(base.rows, new.rows)
+    found = [RowChange(old, now, _find_movement(old, now)) for old, now in pairs]
     same_moment = _same_moment(base, new)
-    before, after = _Passed(base.passed), _Passed(new.passed)
+    before, after = ({_like(row) for row in side.passed} for side in (base, new))
     for row in added:
-        found.append(RowChange(None, row, "new" if not before.has(row) else "longer" if same_moment else "moment"))
+        passed = not row.kept and _like(row) in before
+        found.append(RowChange(None, row, "new" if not passed else "longer" if same_moment else "moment"))
     for row in gone:
-        found.append(RowChange(row, None, "gone" if not after.has(row) else "shorter" if same_moment else "moment"))
+        passed = not row.kept and _like(row) in after
+        found.append(RowChange(row, None, "gone" if not passed else "shorter" if same_moment else "moment"))
     return found
 
 
-def _matched(
+def _match_rows(
     base: Sequence[MemoryRow], new: Sequence[MemoryRow]
 ) -> tuple[list[tuple[MemoryRow, MemoryRow]], list[MemoryRow], list[MemoryRow]]:
     """Pairs, and what is left of either side."""
@@ -150,7 +147,7 @@ def _matched(
     return pairs, left, right
 
 
-def _moved(base: MemoryRow, new: MemoryRow) -> Movement:
+def _find_movement(base: MemoryRow, new: MemoryRow) -> Movement:
     if base.dtype != new.dtype and base.dtype and new.dtype:
         return "dtype"
     if base.tensors != new.tensors and base.shape == new.shape:
@@ -158,27 +155,16 @@ def _moved(base: MemoryRow, new: MemoryRow) -> Movement:
     return "larger" if new.bytes > base.bytes else "smaller"
 
 
-class _Passed:
-    """What a side allocated that was not alive at its peak."""
-
-    def __init__(self, rows: Sequence[MemoryRow]) -> None:
-        # Whether it is read by the backward pass, and so its category, may differ with its lifetime.
-        self._keys = {self._like(row) for row in rows}
-
-    def has(self, row: MemoryRow) -> bool:
-        """Whether such a row is there, of this step."""
-        return not row.kept and self._like(row) in self._keys
-
-    @staticmethod
-    def _like(row: MemoryRow) -> _Key:
-        return _key(row)._replace(line="", category="", kept=False)
+def _like(row: MemoryRow) -> _Key:
+    """What a row has in common with one that is freed earlier or later: its category may differ with its lifetime."""
+    return _key(row)._replace(line="", category="", kept=False)
 
 
 def _same_moment(base: MemoryAccount, new: MemoryAccount) -> bool:
     """Whether both peaks are reached at the same place of the program."""
     if base.moment is None or new.moment is None:
         return base.moment is new.moment
-    return _Passed._like(base.moment)._replace(shape="") == _Passed._like(new.moment)._replace(shape="")
+    return _like(base.moment)._replace(shape="") == _like(new.moment)._replace(shape="")
 
 
 def _constructors(changes: Sequence[RowChange]) -> dict[str, str]:

@@ -19,19 +19,11 @@ Coalition = int
 """Bit i is set if player i is in it."""
 
 
-def shapley(players: int, value: Callable[[Coalition], float], most: int, seed: int = 0) -> tuple[list[float], bool]:
+def shapley(players: int, value: Callable[[Coalition], float], most: int) -> tuple[list[float], bool]:
     """The share of each player, and whether it is exact: of all coalitions, else of as many orders as can be had.
 
-    Parameters
-    ----------
-    players
-        How many there are.
-    value
-        What a coalition is worth; asked for once each.
-    most
-        How many coalitions may be asked for; one order and its reverse are followed at least.
-    seed
-        Of the orders that are followed.
+    The value of a coalition is asked for once, and of at most `most` coalitions. One order and its reverse are followed
+    at least.
     """
     known: dict[Coalition, float] = {}
 
@@ -41,20 +33,20 @@ def shapley(players: int, value: Callable[[Coalition], float], most: int, seed: 
         return known[coalition]
 
     if 2**players <= most:
-        return _exact(players, worth), True
-    chance = random.Random(seed)
+        return _find_exact(players, worth), True
+    chance = random.Random(0)
     found = [0.0] * players
     followed = 0
     while not followed or len(known) + 2 * players <= most:
         order = chance.sample(range(players), players)
         for each in (order, order[::-1]):
-            for player, added in zip(each, _added(each, worth), strict=True):
+            for player, added in zip(each, _find_added(each, worth), strict=True):
                 found[player] += added
         followed += 2
     return [share / followed for share in found], False
 
 
-def _added(order: Sequence[int], worth: Callable[[Coalition], float]) -> list[float]:
+def _find_added(order: Sequence[int], worth: Callable[[Coalition], float]) -> list[float]:
     """What each player adds to those before it."""
     coalition, before, found = 0, worth(0), []
     for player in order:
@@ -65,7 +57,7 @@ def _added(order: Sequence[int], worth: Callable[[Coalition], float]) -> list[fl
     return found
 
 
-def _exact(players: int, worth: Callable[[Coalition], float]) -> list[float]:
+def _find_exact(players: int, worth: Callable[[Coalition], float]) -> list[float]:
     # A share of the orders has exactly these before a player: |S|! (n - |S| - 1)! / n!.
     weight = [1.0 / players] * players
     for size in range(1, players):

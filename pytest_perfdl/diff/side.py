@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff.account import Amount, Effects
     from pytest_perfdl.diff.matching.stages import Group
     from pytest_perfdl.model.record import Call
-    from pytest_perfdl.model.step_part import Part, PartKind
+    from pytest_perfdl.model.step_part import PartKind
     from pytest_perfdl.results.verdict import Bound, StepBreakdown
 
     Floats = NDArray[np.float64]
@@ -83,7 +83,7 @@ class Side:
         return 0 if self.empty else len(self.step_ns)
 
 
-def of_traces(label: str, runs: Sequence[StepParts]) -> Side:
+def side_of_traces(label: str, runs: Sequence[StepParts]) -> Side:
     """The runs of one side, each the parts of one trace's steps.
 
     Raises
@@ -123,19 +123,19 @@ def of_traces(label: str, runs: Sequence[StepParts]) -> Side:
     )
 
 
-def of_nothing(side: Side) -> Side:
+def without_figures(side: Side) -> Side:
     """The side without its figures, which cannot be compared."""
     none = np.zeros((0, len(side.step_ns)))
     return replace(side, parts=(), classes=(), step_ns=np.zeros_like(side.step_ns), ns=none, busy_ns=none, count=none)
 
 
-def of_damage(label: str, origin: Origin) -> Side:
+def damaged_side(label: str, origin: Origin) -> Side:
     """A side of which damage has left nothing to compare."""
     none = np.zeros((0, 1))
     return Side(label, "step", (), (), np.zeros(1), none, none, none, origin=origin, empty=True)
 
 
-def of_call(label: str, call: Call) -> Side:
+def side_of_call(label: str, call: Call) -> Side:
     """A recorded call of a perf test: operators, kernels and idle time by name alone, one column for each repeat."""
     timed = call.series.get("block_time")
     side = _of_rows(
@@ -147,7 +147,7 @@ def of_call(label: str, call: Call) -> Side:
     return replace(side, timed_ns=None if timed is None else float(np.mean(timed.values)), recorded=True)
 
 
-def of_breakdown(label: str, step: StepBreakdown, which: Literal["base", "new"]) -> Side:
+def side_of_breakdown(label: str, step: StepBreakdown, which: Literal["base", "new"]) -> Side:
     """One side of a breakdown that a run has: a column for each paired round, or one where the rounds are not kept."""
     rounds, step_ns = (step.base_rounds, step.base_ns) if which == "base" else (step.new_rounds, step.new_ns)
     rows = []

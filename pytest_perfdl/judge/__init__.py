@@ -6,7 +6,7 @@ Pure functions, which measure nothing and read no files. First everything except
 
 then times, in paired rounds if the baseline commit is available,
 
-    rule = stopping_rule.Gate(settle.held(found, limits), tests)
+    rule = stopping_rule.Gate(settle.select_held(found, limits), tests)
     while (outcome := rule.look(rounds, spent)).open:
         rounds += ...
     judgement = settle.settle(found, new, base, now, outcome.verdicts, rounds, limits, rows)
@@ -14,18 +14,18 @@ then times, in paired rounds if the baseline commit is available,
 and otherwise with further repeats:
 
     fresh, left = ...                       # measure repeats until none is left, or
-                                            # stored_repeats.settled(found, base, fresh, left, limits)
+                                            # stored_repeats.is_settled(found, base, fresh, left, limits)
     judgement = stored_repeats.confirm(found, base, fresh, limits, remaining=left)
 
 - Without timing: `untimed` decides about missing and outdated baselines, `reasons.judge` compares counted metrics
   exactly, `budget` checks absolute bounds and applies waivers.
 - Paired rounds: `round_data` is the data, `stats.evidence` the statistics of one time, `stopping_rule` the rule for
-  step times, `kernels` the rule for kernels and operators; `kernels.verdict` applies it to `perf.compare`. `settle`
-  completes the judgement.
+  step times, `kernels` the rule for kernels and operators; `kernels.judge_comparison` applies it to `perf.compare`.
+  `settle` completes the judgement.
 - Without paired rounds: `stored_repeats`, with the rank test of `stats.quantiles`; `log_ratios` compares repeats,
-  `stored_repeats.between` measures changes of the machine.
+  `stored_repeats.find_drift` measures changes of the machine.
 - Causes: `blame` finds what changed inside the step, `ranks` the rank that it comes from, `work` whether the step does
-  more work, or less (`work.vanished`).
+  more work, or less (`work.find_vanished`).
 - Text: `results.verdict` has the names of verdicts, `reasons` the sentence that says why.
 
 This package imports nothing heavy.

@@ -7,7 +7,9 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_perfdl.diff.account import PYTHON
+from pytest_perfdl.diff import causes, diff, likeliest, remainder, side_of_call, side_of_traces
+from pytest_perfdl.diff.account import PYTHON, columns
+from pytest_perfdl.diff.causes import LEAST_SHARE as LEAST_EFFECT
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.ranks import parts_of_ranks
 from pytest_perfdl.judge.reasons import same
@@ -44,11 +46,11 @@ OF_THE_DEVICE = frozenset(
 def blame(
     new: Record, base: Record, *, leaning: Mapping[str, float] | None = None, counts_first: bool = False
 ) -> tuple[Cause, ...]:
-    """The causes of what changed between two records, for the calls that both have, in the order of `of_diffs`."""
+    """The causes of what changed between two records, for the calls that both have, in the order of `find_causes`."""
     before = {call.name: call for call in base.calls}
     both = [(before[call.name], call) for call in new.calls if call.name in before]
-    diffs = {sides[1].name: recorded(*sides) for sides in both}
-    found = of_diffs(diffs, leaning=leaning, counts_first=counts_first)
+    diffs = {sides[1].name: diff_records(*sides) for sides in both}
+    found = find_causes(diffs, leaning=leaning, counts_first=counts_first)
     launching = (cause for sides in both for cause in _launching(*sides))
     return tuple(sorted((*found, *launching), key=lambda cause: counts_first and not _is_recounted(cause)))
 
@@ -69,32 +71,25 @@ def _is_recounted(cause: Cause) -> bool:
     return cause.kind != "idle" and not same(cause.base_count, cause.new_count)
 
 
-def recorded(base: Call, new: Call) -> Diff:
+def diff_records(base: Call, new: Call) -> Diff:
     """What changed in a call, from the rows of both records."""
-    from pytest_perfdl.diff import diff, of_call
-
-    return diff(of_call("baseline", base), of_call("current", new))
+    return diff(side_of_call("baseline", base), side_of_call("current", new))
 
 
-def explained(
+def diff_rounds(
     rounds: Sequence[Round], rules: Rules = NO_RULES, ranks: Mapping[str, int] | None = None
 ) -> dict[str, Diff]:
-    """What changed in each call, from the profiled steps of rounds; empty where a round has none.
+    """What changed in each call, from the profiled steps of rounds, or by call of one of their ranks.
 
-    Parameters
-    ----------
-    ranks
-        Whose steps these are, by call, of tests with ranks.
+    Empty where a round has none.
     """
-    from pytest_perfdl.diff import diff, of_traces
-
     if not rounds or not all(each.parts_base and each.parts_head for each in rounds):
         return {}
     base, head = (parts_of_ranks(rounds, side, ranks or {}) for side in ("base", "head"))
     return {
         call: diff(
-            of_traces("base", [each[call] for each in base]),
-            of_traces("head", [each[call] for each in head]),
+            side_of_traces("base", [each[call] for each in base]),
+            side_of_traces("head", [each[call] for each in head]),
             paired=True,
             rules=rules,
         )
@@ -103,7 +98,7 @@ def explained(
     }
 
 
-def of_diffs(
+def find_causes(
     diffs: Mapping[str, Diff],
     timed: Mapping[str, float] | None = None,
     *,
@@ -127,19 +122,17 @@ def of_diffs(
     counts_first
         Put what changed in number before what only changed in time: for a verdict that counts alone decided.
     """
-    from pytest_perfdl.diff import causes, likeliest
-
     way = dict(timed or {})
     lost = {call for call, each in diffs.items() if contradicts(each, way.get(call))}
     found = [
-        _of_diff(call, each, cause, told=call not in lost and bool(way.get(call) or each.way))
+        _make_cause(call, each, cause, told=call not in lost and bool(way.get(call) or each.way))
         for call, each in diffs.items()
         for cause in causes(each)
     ]
     for call, change in way.items():
         if call in diffs and not any(cause.call == call and cause.delta_ns * change > 0 for cause in found):
             cause = likeliest(diffs[call], change * diffs[call].base_ns)
-            found += [replace(_of_diff(call, diffs[call], cause, told=False), certain=False)] if cause else []
+            found += [replace(_make_cause(call, diffs[call], cause, told=False), certain=False)] if cause else []
 
     def order(cause: Cause) -> tuple[bool, bool, float, float, str]:
         recounted = _is_recounted(cause)
@@ -156,15 +149,8 @@ def of_diffs(
 def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdown:
     """Both sides of a call's mean profiled step, in rows by name: what causes are chosen from, with the same numbers.
 
-    Parameters
-    ----------
-    rounds
-        Whether to keep the time in each column of the sides: they are paired rounds.
+    Where the columns of the sides are paired `rounds`, the time in each is kept.
     """
-    from pytest_perfdl.diff import causes, remainder
-    from pytest_perfdl.diff.account import columns
-    from pytest_perfdl.diff.causes import LEAST_SHARE as LEAST_EFFECT
-
     named = causes(of)
     known = {(cause.kind, cause.name, cause.status) for cause in named}
     others = (cause for cause in causes(of, everything=True) if (cause.kind, cause.name, cause.status) not in known)
@@ -179,7 +165,7 @@ def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdow
         there = [bool(count) or bool(ns) for count, ns in ((cause.base.count, base), (cause.new.count, new))]
         matched = all(there) and cause.kind != "idle"
         changed = abs(cause.delta_ns) >= LEAST_EFFECT * max(of.base_ns, of.new_ns)
-        of_rounds = columns(cause.changes, of.base, of.new) if rounds else ((), ())
+        of_rounds = columns([change.group for change in cause.changes], of.base, of.new) if rounds else ((), ())
         rows.append(
             BreakdownRow(
                 kind=cause.kind,
@@ -234,7 +220,7 @@ def contradicts(profiled: Diff, timed: float | None) -> bool:
     return timed is not None and timed * profiled.delta_ns < 0
 
 
-def located(
+def locate_causes(
     blame: Sequence[Cause],
     base: Mapping[str, StepParts],
     new: Mapping[str, StepParts],
@@ -246,12 +232,10 @@ def located(
     already keeps it. Slower Python is called by the function that gained most where it is: in the annotation that it
     was called by, or outside of all that were, and if it can be in its module. Each function is named once.
     """
-    from pytest_perfdl.diff import causes, diff, of_traces
-
     found: dict[tuple[str, str, str], DiffCause] = {}
     python: dict[str, list[_Function]] = {}
     for call in base.keys() & new.keys():
-        whole = diff(of_traces("base", [base[call]]), of_traces("head", [new[call]]), rules=rules)
+        whole = diff(side_of_traces("base", [base[call]]), side_of_traces("head", [new[call]]), rules=rules)
         for each in causes(whole, everything=True):
             found.setdefault((call, each.kind, each.name), each)
         python[call] = _functions(whole)
@@ -264,17 +248,15 @@ def located(
         same_name = found.get((cause.call, cause.kind, cause.name))
         if function is not None:
             python[cause.call].remove(function)
-            name, module, line = function.name, cause.module or function.module, function.line
-            located.append(replace(cause, name=name, module=module, line=line))
+            module = cause.module or function.module
+            cause = replace(cause, name=function.name, module=module, line=function.line)
         elif same_name is not None and (cause.kind != "idle" or same_name.own_ns * cause.delta_ns > 0):
-            module, line = cause.module or same_name.module, cause.line or same_name.line
-            located.append(replace(cause, module=module, line=line))
-        else:
-            located.append(cause)
+            cause = replace(cause, module=cause.module or same_name.module, line=cause.line or same_name.line)
+        located.append(cause)
     return tuple(located)
 
 
-def renamed(
+def rename_rows(
     breakdowns: Sequence[StepBreakdown], before: Sequence[Cause], after: Sequence[Cause]
 ) -> tuple[StepBreakdown, ...]:
     """The breakdowns with the rows of causes under the names that these have since they were located."""
@@ -335,7 +317,7 @@ def _function_of(cause: Cause, python: Sequence[_Function], named: Container[tup
     return next(iter(inside or mine), None)
 
 
-def _of_diff(call: str, each: Diff, cause: DiffCause, *, told: bool) -> Cause:
+def _make_cause(call: str, each: Diff, cause: DiffCause, *, told: bool) -> Cause:
     told &= abs(each.delta_ns) >= max(1.0, LEAST_SHARE * each.base_ns)
     return Cause(
         kind=cause.kind,

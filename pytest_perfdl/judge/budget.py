@@ -11,6 +11,7 @@ from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge.stopping_rule import GateOutcome
 from pytest_perfdl.model.limits import PER_KERNEL, limit_of, limit_words
 from pytest_perfdl.model.metrics import is_utilization
+from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.model.waivers import EVERY, Waiver
 from pytest_perfdl.results.verdict import SLOWER, worst
 from pytest_perfdl.stats.quantiles import student
@@ -43,38 +44,25 @@ def phrase(waiver: Waiver) -> str:
     return f"waived up to {limit_words(waiver.limit)} until {waiver.until} by {waiver.who}: {waiver.why}"
 
 
-def applied(
+def apply_waiver(
     metric: MetricVerdict, limits: Limits, under: Callable[[Limit], MetricVerdict], *, name: str = ""
 ) -> MetricVerdict:
     """A metric with the waiver that covers it, or with a remark on why that waiver does not apply.
 
-    Parameters
-    ----------
-    metric
-        With its verdict under the test's own limit or budget.
-    limits
-        The test's, with its waivers.
-    under
-        Gives the verdict on the same values under another limit.
-    name
-        Name in waivers, if it is not the metric's own.
+    Under another limit the verdict on the same values is that of `under`. Waivers know the metric by `name`, if that is
+    not its own.
     """
     if metric.verdict not in SLOWER:
         return metric
-    waiver = limits.waiver_for(name or metric.name, of_step=metric.of_step)
-    if waiver is None:
-        return _with_expired(metric, limits, name)
-    return _waived(metric, waiver, under(limit_of(waiver)))
+    name = name or metric.name
+    if (waiver := limits.waiver_for(name, of_step=metric.of_step)) is not None:
+        return _keep_waiver(metric, waiver, under(limit_of(waiver)))
+    if (expired := limits.waiver_for(name, of_step=metric.of_step, expired=True)) is not None:
+        return reasons.with_remark(metric, f"the waiver of {expired.who} expired on {expired.until} ({expired.why})")
+    return metric
 
 
-def _with_expired(metric: MetricVerdict, limits: Limits, name: str = "") -> MetricVerdict:
-    expired = limits.waiver_for(name or metric.name, of_step=metric.of_step, expired=True)
-    if expired is None:
-        return metric
-    return reasons.with_remark(metric, f"the waiver of {expired.who} expired on {expired.until} ({expired.why})")
-
-
-def _waived(metric: MetricVerdict, waiver: Waiver, loose: MetricVerdict) -> MetricVerdict:
+def _keep_waiver(metric: MetricVerdict, waiver: Waiver, loose: MetricVerdict) -> MetricVerdict:
     if loose.verdict == "regressed" or loose.in_every_round:
         limit = limit_words(waiver.limit)
         return reasons.with_remark(metric, f"worse than the waiver of {waiver.who} allows ({limit}, {waiver.until})")
@@ -117,7 +105,7 @@ class WaivedGate:
     def _joined(self, loose: Mapping[str, MetricVerdict]) -> dict[str, MetricVerdict]:
         """The verdicts under the test's own limits, with the numbers of all rounds where a waiver needed more."""
         return {
-            name: applied(
+            name: apply_waiver(
                 _of_all_rounds(metric, loose[name]) if name in loose else metric,
                 self.limits,
                 lambda _, name=name: loose[name],  # type: ignore[misc]
@@ -141,10 +129,10 @@ def _of_all_rounds(metric: MetricVerdict, later: MetricVerdict) -> MetricVerdict
         rounds=later.rounds,
         times_over=None if metric.times_over is None else metric.times_over * scale,
     )
-    return reasons.with_reason(shown, reasons.interval(shown, reasons.paired(later.rounds or 0)))
+    return reasons.with_reason(shown, reasons.interval(shown, reasons.name_rounds(later.rounds or 0)))
 
 
-def of_rows(rows: Iterable[MetricVerdict], limits: Limits) -> tuple[MetricVerdict, ...]:
+def waive_rows(rows: Iterable[MetricVerdict], limits: Limits) -> tuple[MetricVerdict, ...]:
     """Kernels and operators with their waivers.
 
     A waiver of every metric covers them whatever their change, since that is part of the change of the step, to which
@@ -153,7 +141,7 @@ def of_rows(rows: Iterable[MetricVerdict], limits: Limits) -> tuple[MetricVerdic
     return tuple(
         replace(row, waiver=waiver)
         if (waiver := limits.waiver_for(row.name, of_step=False)) is not None and waiver.metric == EVERY
-        else by_interval(row, limits)
+        else waive_by_interval(row, limits)
         for row in rows
     )
 
@@ -164,7 +152,7 @@ def cover_rows(limits: Limits) -> bool:
     return waiver is not None and waiver.metric == EVERY
 
 
-def by_interval(metric: MetricVerdict, limits: Limits, *, name: str = "") -> MetricVerdict:
+def waive_by_interval(metric: MetricVerdict, limits: Limits, *, name: str = "") -> MetricVerdict:
     """A metric with its waiver, where only its interval is known: worse than allowed if the whole interval is."""
 
     def under(limit: Limit) -> MetricVerdict:
@@ -176,7 +164,7 @@ def by_interval(metric: MetricVerdict, limits: Limits, *, name: str = "") -> Met
             worse = base * (metric.ci95[0] if metric.better == "lower" else -metric.ci95[1])
         return metric if worse > allowed else replace(metric, verdict="unchanged")
 
-    return applied(metric, limits, under, name=name)
+    return apply_waiver(metric, limits, under, name=name)
 
 
 def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict:
@@ -190,12 +178,14 @@ def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict
         return metric
 
     def against(bound: Budget) -> MetricVerdict:
-        verdict, reason = (_of_mean if is_utilization(metric.name) else _verdict)(series, bound, shown=metric.new)
+        verdict, why = (_judge_mean if is_utilization(metric.name) else _judge_processes)(series, bound)
+        size = "" if metric.new is None else f"{format_quantity(metric.new, series.unit)}, "
+        where = "within" if verdict == "unchanged" else "outside"
         return replace(
             metric,
             limit=bound.related(series.better),
             verdict=verdict,
-            reason=reason,
+            reason=f"{size}{where} the budget {bound.related(series.better)}{why}",
             times_over=_times_over(series, bound, metric.new) if verdict == "regressed" else None,
             in_every_round=False,
             waiver=None,
@@ -204,7 +194,7 @@ def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict
     held = against(budget)
     if metric.outcome is not None and worst([metric.outcome, held.verdict or "unchanged"]) == metric.outcome:
         return metric
-    return applied(held, limits, lambda slack: against(replace(budget, slack=slack)))
+    return apply_waiver(held, limits, lambda slack: against(replace(budget, slack=slack)))
 
 
 def fails_utilization(metric: MetricVerdict) -> bool:
@@ -212,13 +202,10 @@ def fails_utilization(metric: MetricVerdict) -> bool:
     return metric.outcome == "regressed" and metric.is_held_to_budget and is_utilization(metric.name)
 
 
-def doubted(found: Judgement, why: str) -> Judgement:
+def doubt_utilization(found: Judgement, why: str) -> Judgement:
     """The judgement if the machine is below its recorded peak rates: utilization budgets do not fail the test.
 
-    Parameters
-    ----------
-    why
-        Which rates it does not reach, in one line.
+    Their reasons say `why`: which rates it does not reach.
     """
     metrics = tuple(
         replace(each, verdict="suspect", reason=f"{each.reason}; {why}", times_over=None)
@@ -229,43 +216,36 @@ def doubted(found: Judgement, why: str) -> Judgement:
     others = {each.outcome for each in (*metrics, *found.environment)}
     if found.verdict != "regressed" or "regressed" in others:
         return replace(found, metrics=metrics)
-    return replace(found, metrics=metrics, verdict="suspect", reason=reasons.of_test("suspect", metrics, None, ""))
+    return replace(found, metrics=metrics, verdict="suspect", reason=reasons.explain_test("suspect", metrics, None, ""))
 
 
-def past(series: Series, budget: Budget) -> int:
+def count_past(series: Series, budget: Budget) -> int:
     """Number of processes outside the budget."""
     return sum(_exceeds(value, series, budget) for value in series.values)
 
 
-def _verdict(series: Series, budget: Budget, *, shown: float | None) -> tuple[Verdict, str]:
-    held = f"budget {budget.related(series.better)}"
-    number = past(series, budget)
-    size = "" if shown is None else f"{reasons.value(shown, series.unit)}, "
+def _judge_processes(series: Series, budget: Budget) -> tuple[Verdict, str]:
+    """The verdict on every process, and what is said beside the budget."""
+    number = count_past(series, budget)
     if number == len(series.values):
-        return "regressed", f"{size}outside the {held}" + (" in all processes" if number > 1 else "")
+        return "regressed", " in all processes" if number > 1 else ""
     if number:
-        return "inconclusive", f"{size}outside the {held} in {number} of {len(series.values)} processes"
-    return "unchanged", f"{size}within the {held}"
+        return "inconclusive", f" in {number} of {len(series.values)} processes"
+    return "unchanged", ""
 
 
-def _of_mean(series: Series, budget: Budget, *, shown: float | None) -> tuple[Verdict, str]:
+def _judge_mean(series: Series, budget: Budget) -> tuple[Verdict, str]:
     """Student's bound on the mean of the processes, one-sided with 97.5 % confidence."""
-    held = f"budget {budget.related(series.better)}"
-    size = "" if shown is None else f"{reasons.value(shown, series.unit)}, "
     count, mean = len(series.values), fmean(series.values)
     if not _exceeds(mean, series, budget):
-        return "unchanged", f"{size}within the {held}"
+        return "unchanged", ""
     if count < _LEAST_VALUES:
-        few = f"at least {_LEAST_VALUES} processes are needed, but the run measured only {count}"
-        return "inconclusive", f"{size}outside the {held}; {few}"
+        return "inconclusive", f"; at least {_LEAST_VALUES} processes are needed, but the run measured only {count}"
     width = student(_BOUND, count - 1) * stdev(series.values) / math.sqrt(count)
     bound = mean - width if series.better == "lower" else mean + width
     if _exceeds(bound, series, budget):
-        return "regressed", f"{size}outside the {held} (97.5% confidence)"
-    return (
-        "inconclusive",
-        f"{size}outside the {held}; however, a mean of {reasons.value(bound, series.unit)} cannot be excluded",
-    )
+        return "regressed", " (97.5% confidence)"
+    return "inconclusive", f"; however, a mean of {format_quantity(bound, series.unit)} cannot be excluded"
 
 
 _BOUND = 0.975

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from pytest_perfdl.judge import reasons
-from pytest_perfdl.judge.log_ratios import as_ratio
-from pytest_perfdl.judge.reasons import paired, same
+from pytest_perfdl.judge.reasons import name_rounds, same
 from pytest_perfdl.judge.round_data import Round, head_second, profiled
-from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, OVER, Held
+from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, OVER, Held, add_estimate
 from pytest_perfdl.model.limits import PER_KERNEL, Budget, Expected, parse_limit
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import metric_name, row_name
@@ -33,6 +32,7 @@ from pytest_perfdl.stats.evidence import Estimate, evidence
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pytest_perfdl.judge.stopping_rule import Floats
     from pytest_perfdl.model.limits import Limit, Limits
     from pytest_perfdl.model.record import Call, Record, Row
     from pytest_perfdl.results.verdict import Verdict
@@ -114,31 +114,35 @@ class Rows:
                 fails = evidence(estimate.differences, past) >= self.needed(name)
                 yield _verdict(name, limit, base, estimate), fails
 
-    def _states(self, rounds: Sequence[Round]) -> Iterator[tuple[str, Limit, float, Estimate]]:
-        """Of each row that all profiled rounds have on both sides: the baseline's mean time in ns, and the estimate."""
+    def _states(self, rounds: Sequence[Round]) -> Iterator[tuple[str, Limit, Floats, Estimate]]:
+        """Of each row that all profiled rounds have on both sides: the baseline's times in ns, and the estimate."""
         rounds = profiled(rounds)
         second = head_second(rounds)
         for name, limit in self.limits.items():
             pairs = [(each.kernels_base.get(name, 0.0), each.kernels_head.get(name, 0.0)) for each in rounds]
             if pairs and min(map(min, pairs)) > 0:
-                base, head = np.log(np.array(pairs)).T
-                estimate = Estimate(tuple((head - base).tolist()), second)
-                yield name, limit, float(np.exp(base.mean())), estimate
+                base, head = np.array(pairs).T
+                yield name, limit, base, Estimate(tuple((np.log(head) - np.log(base)).tolist()), second)
 
 
-def judged(new: Record, base: Record, limits: Limits) -> dict[str, Limit]:
+def select_rows(new: Record, base: Record, limits: Limits) -> dict[str, Limit]:
     """The kernels and operators on both sides, as often, with at least `LEAST_SHARE` of the step on the mean of both.
 
     The mean of both sides does not depend on which of them is which.
     """
     found: dict[str, Limit] = {}
-    for call, limit in _calls(new, limits):
-        pairs = _pairs(call, _call_of(base, call.name))
-        found |= {
-            name: limit
-            for name, (old, now, before) in pairs.items()
-            if (_share(old, before) + _share(now, call)) / 2 >= LEAST_SHARE
-        }
+    before = {call.name: call for call in base.calls}
+    for call in new.calls:
+        limit, old = limits.for_metric(metric_name(call.name, PER_KERNEL)), before.get(call.name)
+        if limit is None or old is None:
+            continue
+        rows = {(row.kind, row.name): row for row in old.rows}
+        for row in call.rows:
+            was = rows.get((row.kind, row.name))
+            if row.kind == "idle" or was is None or not same(was.count, row.count):
+                continue
+            if (_share(was, old) + _share(row, call)) / 2 >= LEAST_SHARE:
+                found[row_name(call.name, row.kind, row.name)] = limit
     return found
 
 
@@ -151,55 +155,32 @@ def _past(limit: Limit) -> float:
     return math.log1p(limit.relative or 0.0)
 
 
-def _verdict(name: str, limit: Limit, base: float, estimate: Estimate) -> MetricVerdict:
-    effect = as_ratio(estimate.center)
-    low, high = estimate.interval
-    shown = MetricVerdict(
+def _verdict(name: str, limit: Limit, base: Floats, estimate: Estimate) -> MetricVerdict:
+    rounds = len(estimate.differences)
+    found = MetricVerdict(
         name=name,
         kind="timed",
         unit="ns",
         better="lower",
-        base=base,
-        new=base * (1 + effect),
-        effect=effect,
-        ci95=(as_ratio(low), as_ratio(high)),
+        base=None,
+        new=None,
         limit=limit,
         verdict="regressed",
-        times_over=effect / limit.relative if limit.relative else None,
         evidence="paired",
-        rounds=len(estimate.differences),
+        rounds=rounds,
         of_step=False,
     )
-    return reasons.with_reason(shown, reasons.interval(shown, reasons.paired(len(estimate.differences))))
-
-
-def _calls(new: Record, limits: Limits) -> list[tuple[Call, Limit]]:
-    """The calls whose rows have a limit."""
-    found = [(call, limits.for_metric(metric_name(call.name, PER_KERNEL))) for call in new.calls]
-    return [(call, limit) for call, limit in found if limit is not None]
-
-
-def _call_of(record: Record, name: str) -> Call | None:
-    return next((call for call in record.calls if call.name == name), None)
-
-
-def _pairs(new: Call, base: Call | None) -> dict[str, tuple[Row, Row, Call]]:
-    """Base's and new's row and base's call by full name, for kernels and operators that both have as often."""
-    if base is None:
-        return {}
-    before = {(row.kind, row.name): row for row in base.rows}
-    return {
-        row_name(new.name, row.kind, row.name): (old, row, base)
-        for row in new.rows
-        if row.kind != "idle" and (old := before.get((row.kind, row.name))) and same(old.count, row.count)
-    }
+    shown = add_estimate(found, base, estimate)
+    if limit.relative and shown.effect is not None:
+        shown = replace(shown, times_over=shown.effect / limit.relative)
+    return reasons.with_reason(shown, reasons.interval(shown, reasons.name_rounds(rounds)))
 
 
 def _share(row: Row, call: Call) -> float:
     return statistics.fmean(row.ns) / statistics.fmean(call.profiled_ns)
 
 
-# Verdicts on `perf.compare`, with the same paired rounds as for a suspect; and on bounds of a curve (`bounded`).
+# Verdicts on `perf.compare`, with the same paired rounds as for a suspect; and on bounds of a curve (`judge_bound`).
 #
 # *Not slower within w* is the gate itself. *Faster by p* is the gate with exchanged sides: the first alternative takes
 # longer than the second by more than `1 / (1 - p) - 1`. A difference is shown with the false-positive rate of the run,
@@ -220,17 +201,17 @@ def demand(metric: str, expected: Expected) -> Held:
     return Held(metric, limit)
 
 
-def sides(rounds: Sequence[Round], expected: Expected) -> list[Round]:
+def order_sides(rounds: Sequence[Round], expected: Expected) -> list[Round]:
     """The rounds in the order that `demand` requires."""
     return list(rounds) if expected.kind == "not slower" else [_exchanged(each) for each in rounds]
 
 
-def verdict(found: MetricVerdict, expected: Expected, labels: tuple[str, str]) -> MetricVerdict:
+def judge_comparison(found: MetricVerdict, expected: Expected, labels: tuple[str, str]) -> MetricVerdict:
     """The verdict on an assertion; `labels` name the first and the second alternative."""
     found = replace(found, limit=expected, times_over=None, in_every_round=False)
     if expected.kind == "faster":
         found = _turned(found)
-    basis = paired(found.rounds or 0)
+    basis = name_rounds(found.rounds or 0)
     text = f"{labels[1]} compared with {labels[0]}: {_speed(found, basis)}".rstrip(": ")
     if found.verdict == "invalid":
         return replace(found, reason=f"{text}, expected {expected}: {found.reason}")
@@ -253,17 +234,12 @@ def _speed(found: MetricVerdict, basis: str) -> str:
     return f"{text} [{low:.2f}x, {high:.2f}x] (95% interval, {basis})"
 
 
-def bounded(name: str, unit: str, value: float, ci95: tuple[float, float], bound: float, text: str) -> MetricVerdict:
+def judge_bound(
+    name: str, unit: str, value: float, ci95: tuple[float, float], bound: float, text: str
+) -> MetricVerdict:
     """The verdict on a bound of a curve: regressed or unchanged if the whole interval is on one side of the bound.
 
-    Parameters
-    ----------
-    name, unit
-        Of the number.
-    value, ci95
-        The number, and the ends of its 95 % interval.
-    bound, text
-        The largest allowed value, and how the test's author wrote it.
+    `bound` is the largest allowed value, `text` how the test's author wrote it.
     """
     low, high = ci95
     verdict: Verdict = "regressed" if low > bound else "unchanged" if high <= bound else "inconclusive"

@@ -10,6 +10,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
@@ -42,13 +43,9 @@ class LogRatio:
         t = sign * self.log_ratio / self.error
         return float(stdtr(self.freedom, -t) if self.freedom else ndtr(-t))
 
-    def quantile(self, probability: float) -> float:
-        """Quantile of the error, on the log scale."""
-        return student(probability, self.freedom or math.inf) * self.error
-
     def interval(self) -> tuple[float, float]:
         """95 % interval of the log ratio."""
-        half = self.quantile(0.975)
+        half = student(0.975, self.freedom or math.inf) * self.error
         return self.log_ratio - half, self.log_ratio + half
 
 
@@ -76,7 +73,15 @@ def mean(series: Series) -> float:
     return statistics.fmean(series.values)
 
 
-def positive(*series: Series) -> bool:
+def make_metric(name: str, base: Series | None, new: Series | None) -> MetricVerdict:
+    """A metric with the values of both sides, one of which has it, and without a verdict."""
+    either = new or base
+    assert either is not None
+    before, after = (None if series is None else mean(series) for series in (base, new))
+    return MetricVerdict(name, either.kind, either.unit, either.better, before, after)
+
+
+def are_positive(*series: Series) -> bool:
     """Whether ratios of these values exist."""
     return all(min(part.values) > 0 for part in series)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.judge.round_data import ProfiledRanks
-from pytest_perfdl.judge.work import StepWork
+from pytest_perfdl.judge.work import StepWork, join_work
 from pytest_perfdl.results.curve import RankCause, RankComparison, RankSide, RankTimes
 from pytest_perfdl.results.verdict import Cause
 
@@ -29,6 +29,7 @@ APART = 0.25
 """Share of the change of a rank's own work by which it must have changed more than every other rank's, for it to be
 that rank's change and not all ranks'."""
 _OWN: tuple[RankCause, ...] = ("compute", "input", "host")
+_CLASSES: tuple[RankCause, ...] = (*_OWN, "communication")
 
 
 def profiled_ranks(profiled: Profiled) -> ProfiledRanks | None:
@@ -68,17 +69,9 @@ def rank_side(profiled: Profiled) -> RankSide | None:
     ranks = []
     for rank, own in zip(figures.ranks, profiled.ranks, strict=True):
         delay = sum(own.delay_ns) / max(len(own.delay_ns), 1)
-        times = {name: round(own.classes.get(name, 0.0)) for name in (*_OWN, "communication")}
-        ranks.append(
-            RankTimes(
-                own_ns=round(max(sum(rank.own_ns) / steps - delay, 0.0)),
-                compute_ns=times["compute"],
-                input_ns=times["input"],
-                host_ns=times["host"],
-                communication_ns=times["communication"],
-                overlap=rank.overlap,
-            )
-        )
+        own_ns = round(max(sum(rank.own_ns) / steps - delay, 0.0))
+        times = {f"{name}_ns": round(own.classes.get(name, 0.0)) for name in _CLASSES}
+        ranks.append(RankTimes(own_ns, **times, overlap=rank.overlap))
     return RankSide(
         ranks=tuple(ranks),
         step_ns=round(sum(rank.step_mean_ns for rank in figures.ranks) / len(figures.ranks)),
@@ -98,16 +91,9 @@ def mean_side(sides: Sequence[RankSide]) -> RankSide:
     ranks = []
     for times in zip(*(side.ranks for side in sides), strict=True):
         overlap = [each.overlap for each in times if each.overlap is not None]
-        ranks.append(
-            RankTimes(
-                own_ns=mean([each.own_ns for each in times]),
-                compute_ns=mean([each.compute_ns for each in times]),
-                input_ns=mean([each.input_ns for each in times]),
-                host_ns=mean([each.host_ns for each in times]),
-                communication_ns=mean([each.communication_ns for each in times]),
-                overlap=sum(overlap) / len(overlap) if overlap else None,
-            )
-        )
+        means = {f"{name}_ns": mean([each.of(name) for each in times]) for name in _CLASSES}
+        own_ns = mean([each.own_ns for each in times])
+        ranks.append(RankTimes(own_ns, **means, overlap=sum(overlap) / len(overlap) if overlap else None))
     size = range(len(ranks))
     known = [side.collective_bytes for side in sides if side.collective_bytes is not None]
     return RankSide(
@@ -155,7 +141,7 @@ def comparisons(rounds: Sequence[Round]) -> dict[str, RankComparison]:
     return found
 
 
-def explaining(comparison: RankComparison) -> int:
+def find_explaining(comparison: RankComparison) -> int:
     """The rank whose breakdown explains the change: that of the cause, else the one that waits or transfers most."""
     if comparison.rank is not None or comparison.base is None:
         return comparison.rank or 0
@@ -165,35 +151,29 @@ def explaining(comparison: RankComparison) -> int:
     return max(range(len(grown)), key=grown.__getitem__)
 
 
-def parts_of_ranks(
-    rounds: Sequence[Round], side: Literal["base", "head"], ranks: Mapping[str, int]
-) -> list[dict[str, StepParts]]:
+Side = Literal["base", "head"]
+
+
+def parts_of_ranks(rounds: Sequence[Round], side: Side, ranks: Mapping[str, int]) -> list[dict[str, StepParts]]:
     """For every round the breakdowns of one side, each of the rank that explains its call."""
     found = []
     for each in rounds:
-        parts = dict(each.parts_base if side == "base" else each.parts_head)
-        of_ranks = each.ranks_base if side == "base" else each.ranks_head
-        for call, rank in ranks.items():
-            chosen = of_ranks[call].parts[rank]
-            if chosen is not None:
-                parts[call] = chosen
-        found.append(parts)
+        parts, of_ranks = (each.parts_base, each.ranks_base) if side == "base" else (each.parts_head, each.ranks_head)
+        chosen = {call: of_ranks[call].parts[rank] for call, rank in ranks.items()}
+        found.append({**parts, **{call: own for call, own in chosen.items() if own is not None}})
     return found
 
 
-def work_of_ranks(
-    rounds: Sequence[Round], side: Literal["base", "head"], ranks: Mapping[str, int]
-) -> list[dict[str, StepWork]]:
-    """For every round the work of one side's operators, each of the rank that explains its call."""
+def work_of_ranks(rounds: Sequence[Round], side: Side, ranks: Mapping[str, int]) -> dict[str, list[StepWork]]:
+    """By call the work of one side's operators in every round, of the rank that explains the call."""
     found = []
     for each in rounds:
-        of_ranks = each.ranks_base if side == "base" else each.ranks_head
-        chosen = {call: of_ranks[call].work[rank] for call, rank in ranks.items()}
-        found.append({**(each.work_base if side == "base" else each.work_head), **chosen})
-    return found
+        work, of_ranks = (each.work_base, each.ranks_base) if side == "base" else (each.work_head, each.ranks_head)
+        found.append({**work, **{call: of_ranks[call].work[rank] for call, rank in ranks.items()}})
+    return join_work(found)
 
 
-def blamed_on(causes: Sequence[Cause], compared: Mapping[str, RankComparison]) -> tuple[Cause, ...]:
+def blame_ranks(causes: Sequence[Cause], compared: Mapping[str, RankComparison]) -> tuple[Cause, ...]:
     """The causes with the rank that they are of; where communication changed, it comes first.
 
     Its time is the mean over the ranks of the communication, and waiting in it, that nothing hides.

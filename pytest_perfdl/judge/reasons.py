@@ -36,12 +36,7 @@ def percent(ratio: float | None) -> str:
     return "unknown" if ratio is None else format_percent(ratio, signed=False)
 
 
-def value(number: float, unit: str) -> str:
-    """A number with its unit."""
-    return format_quantity(number, unit)
-
-
-def paired(rounds: int) -> str:
+def name_rounds(rounds: int) -> str:
     """The basis of a verdict, "10 paired rounds"."""
     return plural(rounds, "paired round")
 
@@ -112,14 +107,14 @@ def machine(log_ratio: float) -> str:
     return f"the machine is {size:.0%} {direction} than when the baseline was recorded (reference load)"
 
 
-def of_test(verdict: Verdict, metrics: Sequence[MetricVerdict], standing: Verdict | None, why: str) -> str:
+def explain_test(verdict: Verdict, metrics: Sequence[MetricVerdict], standing: Verdict | None, why: str) -> str:
     """The reason of a test's verdict: `why`, or the reason of its worst metric."""
     changed = [metric for metric in metrics if metric.kind == "counted" and metric.verdict == "changed"]
     if changed and verdict != "changed":
         counts = ", ".join(f"{metric.name} {metric.reason}" for metric in changed[:NAMED])
         more = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
         others = [metric for metric in metrics if metric not in changed]
-        return f"{of_test(verdict, others, standing, why)}; counts changed: {counts}{more}"
+        return f"{explain_test(verdict, others, standing, why)}; counts changed: {counts}{more}"
     worst = [metric for metric in metrics if metric.outcome == verdict]
     worst.sort(key=lambda metric: (importance(metric), -(metric.times_over or 0.0)))
     if verdict == standing or not worst:
@@ -169,7 +164,7 @@ def not_reproduced(stored: Record, now: Record) -> str:
             continue
         again = after[name]
         if series.stable and again.stable and not same(series.values[0], again.values[0]):
-            before_and_after = (value(each.values[0], each.unit) for each in (series, again))
+            before_and_after = (format_quantity(each.values[0], each.unit) for each in (series, again))
             return f"{name} {' -> '.join(before_and_after)}"
     return ""
 
@@ -188,7 +183,7 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
     shown = replace(shown, effect=_effect(before, after))
     if same(before, after):
         shown = replace(shown, limit=limit, verdict="unchanged")
-        return with_reason(shown, f"{value(after, new.unit)}, same as the baseline")
+        return with_reason(shown, f"{format_quantity(after, new.unit)}, same as the baseline")
     change = counts(before, after, new.unit)
     if differs:
         return replace(shown, verdict="changed", reason=f"{change}, but the context differs ({differs})")
@@ -205,7 +200,7 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
     return replace(shown, verdict="regressed", times_over=worse / allowed if allowed else None)
 
 
-def repeated(
+def judge_again(
     shown: MetricVerdict, base: Sequence[float | None], new: Sequence[float | None], limit: Limit | None
 ) -> MetricVerdict:
     """The verdict on a count with what other processes counted: one that varies between those of a side proves nothing.

@@ -9,14 +9,14 @@ import numpy as np
 
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge import budget, reasons
-from pytest_perfdl.judge.blame import contradicts, explained, of_diffs, step_breakdown
+from pytest_perfdl.judge.blame import contradicts, diff_rounds, find_causes, step_breakdown
 from pytest_perfdl.judge.kernels import call_of_row
-from pytest_perfdl.judge.ranks import blamed_on, comparisons, explaining, work_of_ranks
+from pytest_perfdl.judge.ranks import blame_ranks, comparisons, find_explaining, work_of_ranks
 from pytest_perfdl.judge.round_data import head_second, profiled, values
-from pytest_perfdl.judge.stopping_rule import Held, estimated
-from pytest_perfdl.judge.stored_repeats import of_environment
+from pytest_perfdl.judge.stopping_rule import Held, add_estimate
+from pytest_perfdl.judge.stored_repeats import judge_environment
 from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_change, timed_moved, with_modes
-from pytest_perfdl.judge.work import joined, operator_sides, work_change
+from pytest_perfdl.judge.work import operator_sides, work_change
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Finding, Series, metric_name
 from pytest_perfdl.model.units import format_percent
@@ -53,7 +53,7 @@ CERTAIN: frozenset[Verdict] = frozenset({"regressed", "improved"})
 """Verdicts that say which way a time went."""
 
 
-def held(found: Judgement, limits: Limits) -> tuple[Held, ...]:
+def select_held(found: Judgement, limits: Limits) -> tuple[Held, ...]:
     """The times that rounds hold to a limit."""
     chosen = []
     for metric in found.metrics:
@@ -82,35 +82,35 @@ def settle(
     operators. Blame is of the rounds' own profiled steps, where they have them, matched by names under `rules`; whether
     a slower step does more work, or the same work worse, is told with the machine's `peaks`.
     """
-    metrics = tuple(_settled(metric, new, base, verdicts, rounds, limits) for metric in found.metrics)
+    metrics = tuple(_settle_metric(metric, new, base, verdicts, rounds, limits) for metric in found.metrics)
     varying = _varying(rounds)
     # Which operators a process had is not the code's doing there.
     rows = [row for row in rows if row.verdict != "suspect" or call_of_row(row.name) not in varying]
-    settled = judgement(new, base, (*metrics, *budget.of_rows(rows, limits)), None, "")
+    settled = judgement(new, base, (*metrics, *budget.waive_rows(rows, limits)), None, "")
     doubts: tuple[Finding, ...] = ()
     seen = profiled(rounds)
     compared = comparisons(seen)
-    ranks = {call: explaining(each) for call, each in compared.items()}
-    calls = explained(seen, rules, ranks)
+    ranks = {call: find_explaining(each) for call, each in compared.items()}
+    calls = diff_rounds(seen, rules, ranks)
     breakdowns = tuple(step_breakdown(call, each, rounds=settled.verdict in EXPLAINED) for call, each in calls.items())
     settled = replace(settled, breakdowns=breakdowns, ranks=tuple(compared.values()) or settled.ranks)
     if settled.verdict in EXPLAINED and calls:
         timed = {call: change for call in calls if (change := timed_change(call, settled.metrics, CERTAIN))}
         leaning = {call: change for call in calls if (change := timed_change(call, settled.metrics))}
-        blamed = of_diffs(calls, timed, leaning=leaning, counts_first=not timed_moved(settled.metrics))
-        blamed = blamed_on(blamed, compared)
+        blamed = find_causes(calls, timed, leaning=leaning, counts_first=not timed_moved(settled.metrics))
+        blamed = blame_ranks(blamed, compared)
         # Where no part of the profiled steps changed for certain, what the first repeat saw is better than nothing.
         settled = replace(settled, blame=blamed or settled.blame)
         doubts = tuple(
             _doubt(call, calls[call], timed[call]) for call in timed if contradicts(calls[call], timed[call])
         )
-    worked = joined(work_of_ranks(seen, "base", ranks)), joined(work_of_ranks(seen, "head", ranks))
+    worked = work_of_ranks(seen, "base", ranks), work_of_ranks(seen, "head", ranks)
     settled = replace(settled, operators=_operators(*worked, peaks))
     if settled.verdict in EXPLAINED:
         settled = replace(settled, work=_work(settled, *worked, peaks))
     environment: tuple[MetricVerdict, ...] = ()
     if rounds and base is not now and base.key.slug == now.key.slug and context_changes(base, now):
-        environment = of_environment(base, rounds, limits.unpaired())
+        environment = judge_environment(base, rounds, limits.unpaired())
         if worst([each.outcome for each in environment if each.outcome]) in ("regressed", "waived"):
             settled = _with_environment(settled, environment, base, now)
     broken = sorted({metric.reason for metric in verdicts.values() if metric.verdict == "invalid"})
@@ -153,7 +153,7 @@ def _shown(metric: MetricVerdict, rounds: Sequence[Round]) -> MetricVerdict:
     base, head = values(rounds, metric.name)
     sign = 1 if metric.better == "lower" else -1
     estimate = Estimate(tuple((sign * (np.log(head) - np.log(base))).tolist()), head_second(rounds))
-    return replace(estimated(metric, base, estimate), evidence="paired", rounds=len(rounds))
+    return replace(add_estimate(metric, base, estimate), evidence="paired", rounds=len(rounds))
 
 
 def _work(settled: Judgement, base: Work, head: Work, peaks: Peaks | None) -> tuple[WorkChange, ...]:
@@ -225,7 +225,7 @@ def _doubt(call: str, profiled: Diff, timed: float) -> Finding:
     )
 
 
-def _settled(
+def _settle_metric(
     metric: MetricVerdict,
     new: Record,
     base: Record,
@@ -235,7 +235,7 @@ def _settled(
 ) -> MetricVerdict:
     if metric.kind == "counted":
         before, after = [each.base.get(metric.name) for each in rounds], [each.head.get(metric.name) for each in rounds]
-        return reasons.repeated(metric, before, after, limits.for_metric(metric.name))
+        return reasons.judge_again(metric, before, after, limits.for_metric(metric.name))
     stored = metric.base
     if metric.name in verdicts:
         verdict = verdicts[metric.name]

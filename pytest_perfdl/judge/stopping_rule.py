@@ -323,7 +323,7 @@ class Gate:
     def _verdict(self, state: _State, regressed: bool, spent: Spent | None) -> MetricVerdict:
         shown = _figures(state)
         verdict, why = ("regressed", "") if regressed else self._ended(state, spent)
-        text = reasons.interval(shown, reasons.paired(len(state.differences)))
+        text = reasons.interval(shown, reasons.name_rounds(len(state.differences)))
         times_over = None
         if verdict == "regressed" and shown.effect is not None and 0 < state.limit < math.inf:
             times_over = abs(shown.effect) / worsening(state.limit, state.held.sign)
@@ -360,7 +360,7 @@ class Gate:
         # The interval of one or two rounds is that of ordinary noise: on a busy machine it accuses the same code.
         if rounds >= self.least and state.over >= OVER:
             past = sum(each > state.limit for each in state.differences)
-            seen = f"over the limit in {'all' if past == rounds else f'{past} of'} {reasons.paired(rounds)}"
+            seen = f"over the limit in {'all' if past == rounds else f'{past} of'} {reasons.name_rounds(rounds)}"
             if spent is None or not spent.ended:
                 # Another metric has failed the test: no more rounds were needed.
                 return "suspect", seen
@@ -402,11 +402,11 @@ def _state(held: Held, rounds: Sequence[Round]) -> _State:
 def _figures(state: _State) -> MetricVerdict:
     """A metric with its numbers, and the slowdown that is excluded."""
     held = state.held
-    shown = estimated(_shown(held, None, "", len(state.differences)), state.base, state.estimate)
+    shown = add_estimate(_shown(held, None, "", len(state.differences)), state.base, state.estimate)
     return replace(shown, excluded=worsening(state.estimate.interval[1], held.sign))
 
 
-def estimated(metric: MetricVerdict, base: Floats, estimate: Estimate) -> MetricVerdict:
+def add_estimate(metric: MetricVerdict, base: Floats, estimate: Estimate) -> MetricVerdict:
     """A metric with the numbers of the posterior: the baseline's mean, effect and interval."""
     sign = 1 if metric.better == "lower" else -1
     low, high = sorted(as_ratio(sign * end) for end in estimate.interval)

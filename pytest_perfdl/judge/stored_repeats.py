@@ -20,7 +20,6 @@ from pytest_perfdl.judge.untimed import baseline_verdict, broken_reason, judgeme
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.run import Sensitivity
-from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.stats import quantiles
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.judge.round_data import Round
     from pytest_perfdl.model.limits import Limit, Limits
     from pytest_perfdl.model.record import Finding, Record, Series
-    from pytest_perfdl.results.verdict import Judgement, Verdict
+    from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict
 
 
 # Machine drift: the speed of the machine now and when the baseline was recorded, from the reference load.
@@ -50,7 +49,7 @@ _TIMES = frozenset({"ns", "us", "µs", "ms", "s", "min"})
 """Units of built-in and custom times."""
 
 
-def between(base: Record, new: Record) -> float | None:
+def find_drift(base: Record, new: Record) -> float | None:
     """Log ratio of the reference load's time, now to then: above 0 the machine is slower now.
 
     `None` where it is as fast as it was, and without a reference on a side.
@@ -107,7 +106,7 @@ def confirm(
     limits
         As for `standing`.
     remaining
-        Repeats that were planned but not drawn because `settled` said so: they could not have changed the verdict.
+        Repeats that were planned but not drawn because `is_settled` said so: they could not have changed the verdict.
 
     Returns
     -------
@@ -118,19 +117,19 @@ def confirm(
         metrics are tested without a correction.
     """
     if broken := broken_reason(fresh):
-        return replace(found, verdict="invalid", reason=broken, integrity=_joined(found, fresh), blame=())
+        return replace(found, verdict="invalid", reason=broken, integrity=_join_findings(found, fresh), blame=())
     times = open_times(found, limits)
     metrics = tuple(
-        _confirmed(metric, base, fresh, limits, remaining)
+        _confirm_metric(metric, base, fresh, limits, remaining)
         if metric.name in times
-        else _counted_again(metric, base, fresh, limits)
+        else _count_again(metric, base, fresh, limits)
         for metric in found.metrics
     )
     settled_ = judgement(fresh, base, metrics, *baseline_verdict(fresh, base, others))
-    return replace(settled_, integrity=_joined(found, fresh))
+    return replace(settled_, integrity=_join_findings(found, fresh))
 
 
-def settled(found: Judgement, base: Record | None, fresh: Record, remaining: int, limits: Limits) -> bool:
+def is_settled(found: Judgement, base: Record | None, fresh: Record, remaining: int, limits: Limits) -> bool:
     """Whether nothing that `remaining` further repeats could show would make any time `regressed` or `improved`.
 
     Stopping then is free: the final test would not reject whatever came, so leaving it out removes no rejection and
@@ -145,17 +144,11 @@ def settled(found: Judgement, base: Record | None, fresh: Record, remaining: int
     )
 
 
-def of_environment(base: Record, rounds: Sequence[Round], limits: Limits) -> tuple[MetricVerdict, ...]:
+def judge_environment(base: Record, rounds: Sequence[Round], limits: Limits) -> tuple[MetricVerdict, ...]:
     """What the environment does to the times of the same code: those of the base's side now against the stored ones.
 
-    Parameters
-    ----------
-    base
-        The baseline, of this machine and another environment.
-    rounds
-        Rounds with the baseline's code as their base.
-    limits
-        Those of unpaired times.
+    `base` is the baseline, of this machine and another environment, and its code the base of the `rounds`; `limits` are
+    those of unpaired times.
     """
     found = []
     for name, before in base.metrics().items():
@@ -163,16 +156,8 @@ def of_environment(base: Record, rounds: Sequence[Round], limits: Limits) -> tup
         if before.kind != "timed" or limit is None or any(name not in each.base for each in rounds):
             continue
         now = replace(before, values=tuple(each.base[name] for each in rounds))
-        shown = MetricVerdict(
-            name,
-            before.kind,
-            before.unit,
-            before.better,
-            log_ratios.mean(before),
-            log_ratios.mean(now),
-            limit=limit,
-        )
-        found.append(_waived(shown, before, now, limit, 0, limits))
+        shown = replace(log_ratios.make_metric(name, before, now), limit=limit)
+        found.append(_test_with_waiver(shown, before, now, limit, 0, limits))
     return tuple(found)
 
 
@@ -189,7 +174,7 @@ def sensitivity(base: Record, limits: Limits) -> Sensitivity | None:
         steps = general(name) == "step_time" or (
             general(name) == "block_time" and name.replace("block_time", "step_time") not in base.metrics()
         )
-        if steps and limit and unpaired and limit.relative is not None and log_ratios.positive(series, series):
+        if steps and limit and unpaired and limit.relative is not None and log_ratios.are_positive(series, series):
             found.append(_sensitivity(name, series, unpaired, limit.relative))
     return max(found, key=lambda each: math.inf if each.detectable is None else each.detectable, default=None)
 
@@ -228,17 +213,17 @@ def _rejects(pairs: int, stored: int) -> bool:
 
 def _may_decide(name: str, series: Series, base: Record | None, fresh: Record, remaining: int, limits: Limits) -> bool:
     bound = limits.budget_for(name)
-    if bound is not None and budget.past(series, bound) == len(series.values):
+    if bound is not None and budget.count_past(series, bound) == len(series.values):
         return True
     before, limit = _before(name, base, fresh), limits.for_metric(name)
-    if before is None or limit is None or not log_ratios.positive(before, series):
+    if before is None or limit is None or not log_ratios.are_positive(before, series):
         return False
     drawn, stored = len(series.values), len(before.values)
     best = max(_pairs_past(before, series, limit), _pairs_past(series, before, limit)) + remaining * stored
     return quantiles.p_at_least(best, drawn + remaining, stored) <= UNPAIRED_ALPHA
 
 
-def _confirmed(
+def _confirm_metric(
     metric: MetricVerdict, base: Record | None, fresh: Record, limits: Limits, remaining: int
 ) -> MetricVerdict:
     series = fresh.metrics().get(metric.name)
@@ -247,30 +232,30 @@ def _confirmed(
     before, limit = _before(metric.name, base, fresh), limits.for_metric(metric.name)
     metric = replace(metric, new=log_ratios.mean(series))
     if base is not None and before is not None and limit is not None and metric.verdict is None:
-        found = _waived(replace(metric, limit=limit), before, series, limit, remaining, limits)
+        found = _test_with_waiver(replace(metric, limit=limit), before, series, limit, remaining, limits)
         metric = with_modes(_with_machine(found, base, fresh), base, fresh)
     return budget.hold(metric, series, limits)
 
 
-def _counted_again(metric: MetricVerdict, base: Record | None, fresh: Record, limits: Limits) -> MetricVerdict:
+def _count_again(metric: MetricVerdict, base: Record | None, fresh: Record, limits: Limits) -> MetricVerdict:
     """A count with what all repeats counted: the first one alone has decided until now."""
     before, series = _before(metric.name, base, fresh), fresh.metrics().get(metric.name)
     if metric.kind != "counted" or before is None or series is None:
         return metric
-    return reasons.repeated(metric, before.values, series.values[1:], limits.for_metric(metric.name))
+    return reasons.judge_again(metric, before.values, series.values[1:], limits.for_metric(metric.name))
 
 
 def _with_machine(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:
     """Add a remark on machine drift to a time that is not unchanged."""
     if metric.verdict == "unchanged" or not follows(metric):
         return metric
-    moved = between(base, new)
+    moved = find_drift(base, new)
     return metric if moved is None else reasons.with_remark(metric, reasons.machine(moved))
 
 
 def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, remaining: int) -> MetricVerdict:
     """The shifted rank test, with the Hodges-Lehmann estimate and the interval that inverts the test."""
-    if not log_ratios.positive(base, fresh):
+    if not log_ratios.are_positive(base, fresh):
         return replace(metric, verdict="inconclusive", reason=log_ratios.NO_RATIO)
     drawn, stored = len(fresh.values), len(base.values)
     ratios = sorted(math.log(value / other) for value in fresh.values for other in base.values)
@@ -310,7 +295,7 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
     return reasons.with_reason(replace(metric, verdict=verdict), text, "; ".join(why))
 
 
-def _waived(
+def _test_with_waiver(
     metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, remaining: int, limits: Limits
 ) -> MetricVerdict:
     """The test under the metric's limit, with the waiver that covers it."""
@@ -318,7 +303,7 @@ def _waived(
     def under(held: Limit) -> MetricVerdict:
         return _test(metric, base, fresh, held, remaining)
 
-    return budget.applied(under(limit), limits, under)
+    return budget.apply_waiver(under(limit), limits, under)
 
 
 def _pairs_past(base: Series, fresh: Series, limit: Limit) -> int:
@@ -342,5 +327,5 @@ def _before(name: str, base: Record | None, fresh: Record) -> Series | None:
     return before
 
 
-def _joined(found: Judgement, fresh: Record) -> tuple[Finding, ...]:
+def _join_findings(found: Judgement, fresh: Record) -> tuple[Finding, ...]:
     return tuple(dict.fromkeys((*found.integrity, *fresh.integrity)))

@@ -65,11 +65,10 @@ def standing(
     wanted = [name for name in limits.unmatched(measured) if is_utilization(name) and name in limits.expected]
     metrics += [_unknown(name, limits) for name in wanted]
     if base is not None:
-        metrics += [
-            _gone(name, series, judged=verdict is None and _held(name, series, limits))
-            for name, series in base.metrics().items()
-            if name not in measured
-        ]
+        for name, series in base.metrics().items():
+            if name not in measured:
+                judged = verdict is None and (series.kind == "counted" or limits.for_metric(name) is not None)
+                metrics.append(_gone(name, series, judged=judged))
     return judgement(new, base, tuple(metrics), verdict, why)
 
 
@@ -115,7 +114,7 @@ def judgement(
     return Judgement(
         test=new.test,
         verdict=verdict,
-        reason=reasons.of_test(verdict, metrics, standing, why),
+        reason=reasons.explain_test(verdict, metrics, standing, why),
         metrics=metrics,
         blame=_blamed(new, base, metrics) if base is not None and explained else (),
         integrity=new.integrity,
@@ -223,14 +222,7 @@ def _metric(
     if standing == "incomparable" and series.kind == "counted":
         base = reasons.newest_in_scope(name, new, [other for other in others if _same_test(other, new)])
     before = base.metrics().get(name) if base is not None else None
-    shown = MetricVerdict(
-        name=name,
-        kind=series.kind,
-        unit=series.unit,
-        better=series.better,
-        base=log_ratios.mean(before) if before else None,
-        new=log_ratios.mean(series),
-    )
+    shown = log_ratios.make_metric(name, before, series)
     if reason := misfit(limits, shown):
         return replace(shown, verdict="invalid", reason=reason)
     if base is not None and before is not None:
@@ -272,10 +264,10 @@ def _against(
         def under(held: Limit | None) -> MetricVerdict:
             return reasons.judge(shown, before, series, held, differs)
 
-        shown = budget.applied(under(limit), limits, under)
+        shown = budget.apply_waiver(under(limit), limits, under)
     elif limit is not None:
         shown = replace(shown, limit=limit)
-        if not log_ratios.positive(before, series):
+        if not log_ratios.are_positive(before, series):
             shown = replace(shown, verdict="inconclusive", reason=log_ratios.NO_RATIO)
     return replace(shown, limit=None, verdict=None, reason="", waiver=None) if standing == "outdated" else shown
 
@@ -289,16 +281,8 @@ def with_modes(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdic
 
 
 def _gone(name: str, before: Series, *, judged: bool) -> MetricVerdict:
-    return MetricVerdict(
-        name=name,
-        kind=before.kind,
-        unit=before.unit,
-        better=before.better,
-        base=log_ratios.mean(before),
-        new=None,
-        verdict="changed" if judged else None,
-        reason="is in the baseline, but not in the current measurement",
-    )
+    reason = "is in the baseline, but not in the current measurement"
+    return replace(log_ratios.make_metric(name, before, None), verdict="changed" if judged else None, reason=reason)
 
 
 def _unknown(name: str, limits: Limits) -> MetricVerdict:
@@ -310,10 +294,6 @@ def _unknown(name: str, limits: Limits) -> MetricVerdict:
     verdict: Verdict | None = "inconclusive" if held else None
     unit = metrics_of.unit(name) or "%"
     return MetricVerdict(name, "timed", unit, better, None, None, limit=held, verdict=verdict, reason=reason)
-
-
-def _held(name: str, series: Series, limits: Limits) -> bool:
-    return series.kind == "counted" or limits.for_metric(name) is not None
 
 
 def _same_test(other: Record, new: Record) -> bool:

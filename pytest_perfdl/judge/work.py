@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import Bound, OperatorWork
 from pytest_perfdl.model.units import format_percent, some
 from pytest_perfdl.results.verdict import OperatorSides, WorkChange, WorkKind, WorkSide
+
+K = TypeVar("K")
 
 SAME_ARITHMETIC = 0.01
 """Share by which FLOPs may differ and be called the same."""
@@ -89,27 +92,23 @@ class StepWork:
 
 
 def work_change(
-    call: str, base: Iterable[StepWork], new: Iterable[StepWork], peaks: Peaks | None = None, grown_ns: float = 0.0
+    call: str, base: Sequence[StepWork], new: Sequence[StepWork], peaks: Peaks | None = None, grown_ns: float = 0.0
 ) -> WorkChange | None:
     """What a slower step of a call does more, or worse; `None` without profiled operators on both sides.
 
     The first that holds, of the step as a whole: its FLOPs grew by more than 1 % (`more work`); they are done in
     element types that take 5 % more time at the machine's peaks (`dearer type`); 5 % more bytes or calls (`more traffic
     or calls`); else the same work is `done worse`. What is named for it is the operator whose time, or arithmetic, grew
-    most, if it holds a quarter of that; none where the operators' time grew by less than a quarter of the step's.
-
-    Parameters
-    ----------
-    grown_ns
-        By how much the timed step got slower.
+    most, if it holds a quarter of that; none where the operators' time grew by less than a quarter of what the timed
+    step did (`grown_ns`).
     """
-    before, after = _totals(base, peaks), _totals(new, peaks)
-    if before is None or after is None:
+    old, now = (_mean_step(side, peaks, lambda _: "").get("") for side in (base, new))
+    if old is None or now is None:
         return None
-    (old, by_old), (now, by_now) = before, after
     kind = _kind(old, now, peaks)
     inside = now.time_ns - old.time_ns >= LEAST_SHARE * grown_ns
-    operator, share = _named(kind, by_old, by_now) if inside or kind != "done worse" else ("", 0.0)
+    by_old, by_now = (_mean_step(side, peaks, lambda work: work.operator) for side in (base, new))
+    operator, share = _largest_growth(kind, by_old, by_now) if inside or kind != "done worse" else ("", 0.0)
     if operator:
         nothing = WorkSide(0, 0, 0, 0, {}, None)
         sides = by_old.get(operator, nothing), by_now.get(operator, nothing)
@@ -124,7 +123,7 @@ def operator_sides(
 
     Those that took the most time first; those with less than a thousandth of it on both sides are left out.
     """
-    sides = [_by_shapes(side, peaks) for side in (base, new)]
+    sides = [_mean_step(side, peaks, lambda work: (work.operator, work.shapes, work.dtype)) for side in (base, new)]
     least = [LISTED * sum(each.time_ns for each in side.values()) for side in sides]
     found = []
     for place in dict.fromkeys(key for side in sides for key in side):
@@ -138,29 +137,15 @@ def _longest_ns(sides: OperatorSides) -> float:
     return max(each.time_ns for each in (sides.base, sides.new) if each is not None)
 
 
-def _by_shapes(side: Iterable[StepWork], peaks: Peaks | None) -> dict[tuple[str, str, str], WorkSide]:
-    """A mean step's calls by operator, shapes and element type."""
-    totals: dict[tuple[str, str, str], _Total] = defaultdict(_Total)
+def _mean_step(side: Iterable[StepWork], peaks: Peaks | None, key: Callable[[OperatorWork], K]) -> dict[K, WorkSide]:
+    """The work of a mean step by key; empty without steps."""
+    totals: dict[K, _Total] = defaultdict(_Total)
     steps = 0
     for each in side:
         steps += each.steps
         for work in each.operators:
-            totals[work.operator, work.shapes, work.dtype].add(work, peaks)
-    return {place: total.a_step(steps) for place, total in totals.items()} if steps else {}
-
-
-def _totals(side: Iterable[StepWork], peaks: Peaks | None) -> tuple[WorkSide, Mapping[str, WorkSide]] | None:
-    """A mean step, and each of its operators."""
-    whole, by_name = _Total(), defaultdict[str, _Total](_Total)
-    steps = 0
-    for each in side:
-        steps += each.steps
-        for work in each.operators:
-            whole.add(work, peaks)
-            by_name[work.operator].add(work, peaks)
-    if not steps or not by_name:
-        return None
-    return whole.a_step(steps), {name: total.a_step(steps) for name, total in by_name.items() if name}
+            totals[key(work)].add(work, peaks)
+    return {value: total.a_step(steps) for value, total in totals.items()} if steps else {}
 
 
 def _kind(old: WorkSide, new: WorkSide, peaks: Peaks | None) -> WorkKind:
@@ -181,20 +166,20 @@ def _cost(types: Mapping[str, float], peaks: Peaks | None) -> float:
     return sum(share * _BITS.get(name, 32) for name, share in types.items())
 
 
-def _named(kind: WorkKind, old: Mapping[str, WorkSide], new: Mapping[str, WorkSide]) -> tuple[str, float]:
+def _largest_growth(kind: WorkKind, old: Mapping[str, WorkSide], new: Mapping[str, WorkSide]) -> tuple[str, float]:
     """The operator that holds most of what grew, and its part of it; none where that is less than `LEAST_SHARE`."""
 
     def measure(side: WorkSide | None) -> float:
         return 0.0 if side is None else side.flops if kind == "more work" else side.time_ns
 
-    grown = {name: measure(new.get(name)) - measure(old.get(name)) for name in (*old, *new)}
+    grown = {name: measure(new.get(name)) - measure(old.get(name)) for name in (*old, *new) if name}
     whole = sum(each for each in grown.values() if each > 0)
     most = max(grown, key=lambda name: grown[name], default="")
     share = grown[most] / whole if whole > 0 else 0.0
     return (most, share) if share >= LEAST_SHARE else ("", 0.0)
 
 
-def joined(sides: Sequence[Mapping[str, StepWork]]) -> dict[str, list[StepWork]]:
+def join_work(sides: Sequence[Mapping[str, StepWork]]) -> dict[str, list[StepWork]]:
     """The work of several rounds by call."""
     found: dict[str, list[StepWork]] = defaultdict(list)
     for side in sides:
@@ -232,7 +217,7 @@ Rows = Mapping[str, tuple[float, float]]
 """By name of an operator or kernel, how often a step runs it and how long that takes, in nanoseconds."""
 
 
-def vanished(base: Rows, first: Rows, later: Rows, flops: float | None = None) -> str:
+def find_vanished(base: Rows, first: Rows, later: Rows, flops: float | None = None) -> str:
     """What the first step did and the later ones do not, in words; empty if the later steps do their work.
 
     Parameters

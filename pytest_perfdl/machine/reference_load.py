@@ -1,7 +1,7 @@
 """A fixed workload: if its time changes, the machine changed, not the code under test.
 
 `reference_ns` is short enough to run around every test; `drift` compares its times before and after, and the record has
-one value per process, so that later runs know the speed of the machine (`judge.stored_repeats.between`).
+one value per process, so that later runs know the speed of the machine (`judge.stored_repeats.find_drift`).
 `machine_noise` runs a longer workload in blocks, to find the smallest difference that this machine can detect.
 """
 

@@ -345,8 +345,7 @@ def _recorded(
     own = process_group.current().rank == 0
     if figures is not None and command.exemplar is not None and not periods and own:
         with Optional("no-memory-picture", "the memory timeline", notes):
-            peaks = [max(each) for each in zip(*(device.peak_bytes for device in figures.devices), strict=True)]
-            highest = max(range(command.steps, len(peaks)), key=peaks.__getitem__)
+            highest = max(range(command.steps, len(figures.highest_bytes)), key=figures.highest_bytes.__getitem__)
             stored = Path(command.exemplar)
             picture = with_memory(stored.read_bytes(), trace, highest, round(held))
             if picture is not None:

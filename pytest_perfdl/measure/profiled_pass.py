@@ -504,10 +504,10 @@ def _findings(tables: ProfileTables, found: Steps, steps: int) -> Generator[Find
     yield from (each for each in found.findings if each.level == "invalid")
     if tables.steps != steps:
         yield Finding("invalid", "profile-steps", f"the profiler recorded {tables.steps} of {steps} steps")
-    if tables.integrity.carry_over:
+    if tables.carry_over:
         yield Finding(
             "invalid",
             "carry-over",
-            f"the profile contains {plural(tables.integrity.carry_over, 'device event')} launched before the profiled "
+            f"the profile contains {plural(tables.carry_over, 'device event')} launched before the profiled "
             "steps: run the test again",
         )

@@ -15,8 +15,8 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.analysis.overview.memory_timeline import BEFORE, memory_timeline
-from pytest_perfdl.diff import diff, of_traces, places
-from pytest_perfdl.judge.blame import recorded, step_breakdown
+from pytest_perfdl.diff import diff, places, side_of_traces
+from pytest_perfdl.judge.blame import diff_records, step_breakdown
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import metric_name
@@ -27,14 +27,12 @@ from pytest_perfdl.trace import Trace, loads
 from pytest_perfdl.trace.annotations import step_annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
     from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.model.record import Call, Record, Row
     from pytest_perfdl.report.traces import CallTraces
     from pytest_perfdl.results.run import Result
-    from pytest_perfdl.results.verdict import BreakdownRow, Judgement, OperatorSides, WorkSide
+    from pytest_perfdl.results.verdict import Judgement, OperatorSides, WorkSide
 
 
 # What a test's step is made of on both sides: the rows of the table, and the bars of the waterfall.
@@ -45,28 +43,6 @@ if TYPE_CHECKING:
 
 BARS = 9
 """Rows that the waterfall names; the others are one bar."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar of the waterfall, in nanoseconds per step."""
-
-    name: str
-    ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Waterfall:
-    """A call's step on both sides."""
-
-    call: str
-    base_ns: int
-    """Step time: as timed where both sides were, else as profiled."""
-    new_ns: int
-    bars: tuple[Bar, ...]
-    """They add up to the difference."""
-    timed: bool
-    """Whether both ends are times without the profiler, whose overhead is then a bar too."""
 
 
 def breakdowns(result: Result, *, matched: bool = True) -> tuple[StepBreakdown, ...]:
@@ -85,20 +61,29 @@ def breakdowns(result: Result, *, matched: bool = True) -> tuple[StepBreakdown, 
     return tuple(_of_records(before.get(name), after.get(name), matched=matched) for name in {**after, **before})
 
 
-def waterfall(breakdown: StepBreakdown, judgement: Judgement) -> Waterfall:
-    """How the step of a call came from its baseline's time to its current one."""
+def waterfall(breakdown: StepBreakdown, judgement: Judgement) -> dict[str, Any]:
+    """How the step of a call came from its baseline's time to its current one, in nanoseconds per step.
+
+    Both times are as timed where both sides were, else as profiled; where they are timed, the profiler's overhead is a
+    bar too. Bars are names with times, which add up to the difference.
+    """
     largest = sorted((row for row in breakdown.rows if row.delta_ns), key=lambda row: -abs(row.delta_ns))
     first = sorted(largest[:BARS], key=lambda row: -row.delta_ns)
-    bars = [Bar(row.name, row.delta_ns) for row in first]
-    rest = breakdown.delta_ns - sum(bar.ns for bar in bars)
+    bars = [[words.visible(row.name), row.delta_ns] for row in first]
+    rest = breakdown.delta_ns - sum(row.delta_ns for row in first)
     if rest or len(largest) > BARS:
-        bars.append(Bar(plural(max(0, len(largest) - BARS), "smaller change"), rest))
+        bars.append([plural(max(0, len(largest) - BARS), "smaller change"), rest])
     timed = timed_sides(judgement, breakdown.call)
-    if timed is None:
-        return Waterfall(breakdown.call, breakdown.base_ns, breakdown.new_ns, tuple(bars), False)
-    base, new = map(round, timed)
-    bars.append(Bar("Profiler overhead", new - base - breakdown.delta_ns))
-    return Waterfall(breakdown.call, base, new, tuple(bars), True)
+    base, new = map(round, timed or (breakdown.base_ns, breakdown.new_ns))
+    if timed is not None:
+        bars.append(["Profiler overhead", new - base - breakdown.delta_ns])
+    return {
+        "call": words.visible(breakdown.call),
+        "base_ns": base,
+        "new_ns": new,
+        "timed": timed is not None,
+        "bars": bars,
+    }
 
 
 def timed_sides(judgement: Judgement, call: str) -> tuple[float, float] | None:
@@ -115,7 +100,7 @@ def _of_records(base: Call | None, new: Call | None, *, matched: bool) -> StepBr
     by_name = _joined(base, new)
     if base is None or new is None or not (matched and _is_profiled(base) and _is_profiled(new)):
         return by_name
-    parts = step_breakdown(new.name, recorded(base, new))
+    parts = step_breakdown(new.name, diff_records(base, new))
     # On a device operators only launch what the step is made of: the table has them all the same.
     known = {(row.kind, name) for row in parts.rows for name in (row.name, *row.members)}
     others = [row for row in by_name.rows if (row.kind, row.name) not in known]
@@ -221,18 +206,7 @@ def details(
         "repeats": [0 if side is None else side.repeats for side in (result.base, result.new)],
         "rows": [_row(each.call, row, names) for each in steps for row in each.rows],
         "roofline": _roofline(result.judgement.operators, peaks, names),
-        "accounts": [
-            {
-                "call": words.visible(drawn.call),
-                "base_ns": drawn.base_ns,
-                "new_ns": drawn.new_ns,
-                "timed": drawn.timed,
-                "bars": [[words.visible(bar.name), bar.ns] for bar in drawn.bars],
-            }
-            for each in steps
-            if accounted and each.base_ns and each.new_ns
-            for drawn in [waterfall(each, result.judgement)]
-        ],
+        "accounts": [waterfall(each, result.judgement) for each in steps if accounted and each.base_ns and each.new_ns],
         "peaks": [memory.page_data(change) for change in result.judgement.memory],
         "calls": [told for call in collected if (told := _call(call, embedded))],
         "history": _history(result),
@@ -335,7 +309,7 @@ def _call(call: CallTraces, embedded: Sequence[str]) -> dict[str, Any] | None:
 def _places(traces: Mapping[str, Trace]) -> dict[str, Any]:
     """Modules and lines of the two exemplar steps."""
     try:
-        found = diff(*(of_traces(role, [step_parts(traces[role])]) for role in ("base", "new")))
+        found = diff(*(side_of_traces(role, [step_parts(traces[role])]) for role in ("base", "new")))
     except ValueError:
         return {"modules": [], "lines": []}
     kinds: tuple[Literal["module", "line"], ...] = ("module", "line")

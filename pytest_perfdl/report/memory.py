@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_perfdl.diff.memory import subtracted
+from pytest_perfdl.diff.memory import subtract_rows
 from pytest_perfdl.model.limits import Limit
 from pytest_perfdl.model.memory import (
     MemoryAccount,
@@ -171,7 +171,7 @@ WHOLE = "the peak"
 def page_data(change: MemoryChange) -> dict[str, Any]:
     """What the page draws of one call: the peaks by module, their rows, and the curves of allocated bytes."""
     sides = {"base": change.base, "new": change.new}
-    pairs = subtracted(change.base or MemoryAccount("", (), 0, 0, 0), change.new)
+    pairs = subtract_rows(change.base or MemoryAccount("", (), 0, 0, 0), change.new)
     ordered = sorted(pairs, key=lambda pair: (-abs(pair.bytes), -(pair.new or pair.row).bytes, pair.row.module))
     return {
         "call": change.call,

@@ -32,7 +32,9 @@ LEVELS = 5
 """Shades of a table of waits."""
 
 
-def choose_telling(own: Sequence[float], waits: Sequence[Sequence[float]], marked: int | None, most: int) -> list[int]:
+def choose_telling(
+    own: Sequence[float], waits: Sequence[Sequence[float]], marked: int | None, most: int | None = None
+) -> list[int]:
     """Places of the ranks to show where there are too many, in order.
 
     The marked one, then by turns those with most and with least own work, and those that wait longest.
@@ -43,8 +45,12 @@ def choose_telling(own: Sequence[float], waits: Sequence[Sequence[float]], marke
         Own work of each rank.
     waits
         How long each rank waits for each.
+    most
+        By default `ALIKE`, and of more ranks `TELLING`.
     """
     count = len(own)
+    if most is None:
+        most = ALIKE if count <= ALIKE else TELLING
     if count <= most:
         return list(range(count))
     by_own = sorted(range(count), key=lambda place: -own[place])
@@ -222,18 +228,7 @@ def rank_table(ranks: RankComparison) -> Table:
         *(both(name.capitalize(), f"{name}_ns", _sides) for name in CLASSES),
         both("Overlap", "overlap", _overlaps),
     )
-    return Table("Ranks", columns, _choose_shown(ranks))
-
-
-def left_out(ranks: RankComparison) -> int:
-    """How many ranks have no row."""
-    return len(ranks.new.ranks) - len(_choose_shown(ranks))
-
-
-def _choose_shown(ranks: RankComparison) -> list[int]:
-    count = len(ranks.new.ranks)
-    own = [rank.own_ns for rank in ranks.new.ranks]
-    return choose_telling(own, ranks.new.waits_ns, ranks.rank, count if count <= ALIKE else TELLING)
+    return Table("Ranks", columns, choose_telling([rank.own_ns for rank in new], ranks.new.waits_ns, ranks.rank))
 
 
 def _sides(base: int | None, new: int) -> str:

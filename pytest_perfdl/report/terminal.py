@@ -258,35 +258,10 @@ def _title(result: Result) -> str:
 
 def _details(result: Result, about: Story, run: Run, verbosity: int, width: int, *, traces: bool) -> Iterator[Line]:
     judgement = result.judgement
-    metrics = [metric for metric in judgement.metrics if _metric_shown(metric, verbosity, run)]
-    of_step = any(metric.of_step and metric.outcome == judgement.verdict for metric in metrics)
-    kernels = [metric for metric in words.metrics_worst_first(metrics) if not metric.of_step]
-    # What the step lost is explained by its kernels below; without that a slower kernel is the news.
-    left_out = [] if verbosity > 1 else kernels if of_step else kernels[CAUSES_SHOWN:]
-    metrics = [metric for metric in metrics if metric not in left_out]
-    if verbosity < 1:
-        metrics = [metric for metric in metrics if not words.judged(metric) or words.matters(metric, judgement)]
+    metrics, left_out = _shown_metrics(judgement, verbosity, run)
     yield from _definition_lines(result, SOURCE_LINES_SHOWN, width)
     yield from _metric_lines(metrics, judgement.verdict, verbosity, width)
-    said = [words.metrics_explained(words.metrics_worst_first(metrics)), words.limits_explained(metrics)]
-    said.append(words.verdicts_explained(each for each in metrics if each.outcome != judgement.verdict))
-    if verbosity < 1:
-        said.append(words.unimportant_sentence(judgement))
-    if left_out and not of_step:
-        said.append(f"and {plural(len(left_out), 'more kernel')} over their limits (-vv)")
-    judged = [metric for metric in metrics if words.judged(metric)]
-    said += [f"{metric.name}: {reason}" for metric in judged if (reason := words.own_reason(metric, judgement))]
-    if any(is_utilization(metric.name) for metric in judged) or verbosity > 1:
-        said += words.coverage_notes(judgement)
-    if verbosity > 0:
-        said += [f"note of the baseline: {note}" for note in [words.baseline_note(result)] if note]
-        said.append(judgement.rounds)
-    said += [
-        f"{words.environment_words(metric)}: {metric.name} {metric.reason}"
-        for metric in judgement.environment
-        if words.judged(metric) or verbosity > 0
-    ]
-    yield from _texts(said, width)
+    yield from _texts(_about_metrics(result, metrics, left_out, verbosity), width)
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
         yield from _why(result, about, run, verbosity, width)
     recording = words.recording_notes(result)
@@ -303,6 +278,41 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
         folder = words.shown_path(run, run.report_dir / "traces")
         shown = [exemplars for exemplars in kept(run, result) if exemplars.base or exemplars.new]
         yield from (f"    traces  {folder}/{pattern(result, exemplars)}" for exemplars in shown)
+
+
+def _shown_metrics(judgement: Judgement, verbosity: int, run: Run) -> tuple[list[MetricVerdict], int]:
+    """The metrics that the table has, and how many kernels over their limits it leaves out without another reason."""
+    metrics = [metric for metric in judgement.metrics if _metric_shown(metric, verbosity, run)]
+    of_step = any(metric.of_step and metric.outcome == judgement.verdict for metric in metrics)
+    kernels = [metric for metric in words.metrics_worst_first(metrics) if not metric.of_step]
+    # What the step lost is explained by its kernels below; without that a slower kernel is the news.
+    left_out = [] if verbosity > 1 else kernels if of_step else kernels[CAUSES_SHOWN:]
+    metrics = [metric for metric in metrics if metric not in left_out]
+    if verbosity < 1:
+        metrics = [metric for metric in metrics if not words.judged(metric) or words.matters(metric, judgement)]
+    return metrics, 0 if of_step else len(left_out)
+
+
+def _about_metrics(result: Result, metrics: Sequence[MetricVerdict], left_out: int, verbosity: int) -> Iterator[str]:
+    """What is said below the table of metrics, a text each; some are empty."""
+    judgement = result.judgement
+    judged = [metric for metric in metrics if words.judged(metric)]
+    yield words.metrics_explained(words.metrics_worst_first(metrics))
+    yield words.limits_explained(metrics)
+    yield words.verdicts_explained(each for each in metrics if each.outcome != judgement.verdict)
+    if verbosity < 1:
+        yield words.unimportant_sentence(judgement)
+    if left_out:
+        yield f"and {plural(left_out, 'more kernel')} over their limits (-vv)"
+    yield from (f"{metric.name}: {why}" for metric in judged if (why := words.own_reason(metric, judgement)))
+    if any(is_utilization(metric.name) for metric in judged) or verbosity > 1:
+        yield from words.coverage_notes(judgement)
+    if verbosity > 0:
+        yield from (f"note of the baseline: {note}" for note in [words.baseline_note(result)] if note)
+        yield judgement.rounds
+    for metric in judgement.environment:
+        if words.judged(metric) or verbosity > 0:
+            yield f"{words.environment_words(metric)}: {metric.name} {metric.reason}"
 
 
 def _why(result: Result, about: Story, run: Run, verbosity: int, width: int) -> list[str]:

@@ -206,7 +206,7 @@ class Cause:
     effects: Mapping[str, int] = field(default_factory=dict)
     """Effects that changed the time, in nanoseconds (`diff.account.effects`); empty if unknown."""
     bound: Bound = ""
-    """What limits the region around it (`diff.causes.of_cause`); empty if unknown."""
+    """What limits the region around it (`diff.causes.find_bound`); empty if unknown."""
     certain: bool = True
     """Whether the change is certain; otherwise it is the most likely cause of a changed step."""
     members: tuple[str, ...] = ()

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from pytest_perfdl.baseline.recorded_commit import BaselineCode
 from pytest_perfdl.judge.reasons import not_reproduced
-from pytest_perfdl.judge.settle import held
-from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, settled
+from pytest_perfdl.judge.settle import select_held
+from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, is_settled
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.measure.optional import unmeasured
@@ -157,7 +157,7 @@ def _compared(measurement: Measurement, commit: str, tests_of: str = "") -> Comp
     base = replace(base, record=record)
     found = standing(new, base.record, (), limits, stored=False)
     if found.verdict not in ("invalid", "outdated"):
-        if held(found, limits):
+        if select_held(found, limits):
             pair = _Pair(measurement, checkout, commit, base)
             found = pair.judged(found, new, base.record)
         else:
@@ -248,7 +248,7 @@ def _in_pairs(measurement: Measurement, baseline: Baseline, code: BaselineCode) 
     if found.verdict in ("invalid", "outdated"):
         # A baseline of another machine ID cannot be outdated here: report the reason only.
         return found.reason if baseline.own is None else ComparisonResult(found, baseline.own)
-    if not held(found, limits):
+    if not select_held(found, limits):
         # Budgets do not depend on the baseline.
         return ""
     checkout = revisions.checkout(commit)
@@ -317,7 +317,7 @@ def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: 
     base, limits = baseline.own, measurement.test.limits.unpaired()
     fresh = measurement.record()
     found = standing(fresh, base, baseline.others, limits)
-    while (left := MOST_REPEATS - len(measurement.repeats)) > 0 and not settled(found, base, fresh, left, limits):
+    while (left := MOST_REPEATS - len(measurement.repeats)) > 0 and not is_settled(found, base, fresh, left, limits):
         measurement.draw(len(measurement.repeats) + 1, of=MOST_REPEATS)
         fresh = measurement.record()
     judgement = confirm(found, base, fresh, limits, others=baseline.others, remaining=max(left, 0))

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from pytest_perfdl.fixture.requests import Expectation
 from pytest_perfdl.judge import kernels
-from pytest_perfdl.judge.blame import located, renamed
+from pytest_perfdl.judge.blame import locate_causes, rename_rows
 from pytest_perfdl.judge.budget import WaivedGate, cover_rows
-from pytest_perfdl.judge.kernels import Rows, demand, sides
-from pytest_perfdl.judge.kernels import verdict as verdict_on
-from pytest_perfdl.judge.ranks import explaining
+from pytest_perfdl.judge.kernels import Rows, demand, order_sides
+from pytest_perfdl.judge.kernels import judge_comparison as verdict_on
+from pytest_perfdl.judge.ranks import find_explaining
 from pytest_perfdl.judge.round_data import Round
-from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
 from pytest_perfdl.judge.untimed import EXPLAINED
 from pytest_perfdl.model.metrics import needs_profile
@@ -81,8 +81,8 @@ class Confirmation:
         touched
             Full names of the kernels and operators below functions that the change of the source touches.
         """
-        times, rules = held(found, self.test.limits), self.context.rules
-        limits = kernels.judged(new, now, self.test.limits)
+        times, rules = select_held(found, self.test.limits), self.context.rules
+        limits = kernels.select_rows(new, now, self.test.limits)
         rows = Rows(limits, touched & limits.keys(), self.context.collected)
         gate = self._gate(times, resolution=self.test.options.resolution_for(self.context.settings), shown=shown)
         always = self.test.plan.ranks or found.verdict in EXPLAINED or any(needs_profile(each.name) for each in times)
@@ -111,11 +111,11 @@ class Confirmation:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
         sides = (RoundSide("base", checkout), RoundSide("head", against=checkout))
         self.context.progress.start("locating the change", self.test.item.nodeid)
-        ranks = {each.call: explaining(each) for each in judgement.ranks}
+        ranks = {each.call: find_explaining(each) for each in judgement.ranks}
         base, head = (parts_of(self.context, self.test, side, ranks) for side in sides)
         self.context.progress.clear()
-        causes = located(judgement.blame, base, head, self.context.rules)
-        return replace(judgement, blame=causes, breakdowns=renamed(judgement.breakdowns, judgement.blame, causes))
+        causes = locate_causes(judgement.blame, base, head, self.context.rules)
+        return replace(judgement, blame=causes, breakdowns=rename_rows(judgement.breakdowns, judgement.blame, causes))
 
     def below(self, functions: Sequence[Touched], checkout: Checkout) -> frozenset[str]:
         """Full names of the kernels and operators that run in these functions: one stack pass of the working tree."""
@@ -143,7 +143,7 @@ class Confirmation:
             gate,
             base,
             head,
-            as_judged=lambda rounds: sides(rounds, expected),
+            as_judged=lambda rounds: order_sides(rounds, expected),
             shown=(shown, shown) if shown is not None else None,
         )
         return verdict_on(outcome.verdicts[metric], expected, (expectation.base, expectation.head))

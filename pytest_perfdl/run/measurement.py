@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytest_perfdl.fixture.requests import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.judge.ranks import mean_side, rank_side
-from pytest_perfdl.judge.work import joined, operator_sides
+from pytest_perfdl.judge.work import join_work, operator_sides
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import (
@@ -252,7 +252,7 @@ class Measurement:
     def operators(self) -> tuple[OperatorSides, ...]:
         """What the operators of the working tree had to do in all repeats, without another side."""
         machine = self.context.machines.of(self.repeats[0].calls[0].info.key)
-        works = joined([work_of(repeat.calls) for repeat in self.repeats])
+        works = join_work([work_of(repeat.calls) for repeat in self.repeats])
         peaks = None if machine is None else machine.peaks
         return tuple(each for call, work in works.items() for each in operator_sides(call, (), work, peaks))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.fixture.requests import WhatIfExpectation
-from pytest_perfdl.judge.budget import doubted, fails_utilization
+from pytest_perfdl.judge.budget import doubt_utilization, fails_utilization
 from pytest_perfdl.judge.stored_repeats import sensitivity
 from pytest_perfdl.measure.loops import LEAST_STEP_NS
 from pytest_perfdl.model.failures import PerfError
@@ -221,7 +221,7 @@ def _limits_checked_again(measurement: Measurement, judgement: Judgement) -> Jud
     context.progress.start_calibration(again=True)
     missed = context.machines.missed(measurement.repeats[0].calls[0].info.key, context.settings.key_extra)
     context.progress.clear()
-    return doubted(judgement, missed) if missed else judgement
+    return doubt_utilization(judgement, missed) if missed else judgement
 
 
 def _machine_measured(measurement: Measurement) -> str:

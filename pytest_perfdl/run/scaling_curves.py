@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_perfdl.judge import budget
-from pytest_perfdl.judge.kernels import bounded
+from pytest_perfdl.judge.kernels import judge_bound
 from pytest_perfdl.judge.log_ratios import ASSUMED_SD, SD_FLOOR
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Finding, Record, Series
@@ -509,7 +509,7 @@ def of_bounds(
             if text is not None:
                 now = between_occasions(figure, unit)
                 name, bound = f"{family.title}, {part}", parse_quantity(text, unit)
-                metrics.append(bounded(name, unit, now.value, (now.low, now.high), bound, text))
+                metrics.append(judge_bound(name, unit, now.value, (now.low, now.high), bound, text))
     return metrics
 
 
@@ -671,7 +671,7 @@ class Curves:
             if verdict == "suspect" and (known or found.growth.effect.low > share):
                 verdict = "regressed"
         growth = of_growth(family, found, verdict, limit, share, paired=paired)
-        return found, budget.by_interval(growth, limits, name=family.metric)
+        return found, budget.waive_by_interval(growth, limits, name=family.metric)
 
     def _joined(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from pytest_perfdl.judge.reasons import with_remark
-from pytest_perfdl.judge.work import Rows, vanished
+from pytest_perfdl.judge.work import Rows, find_vanished
 from pytest_perfdl.measure.commands import CallInfo, FirstAndLater, Profiled, first_and_later
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import SideError
@@ -75,7 +75,7 @@ def _why(base: Call, found: FirstAndLater, flops: float | None) -> str:
     rows = [row for row in base.rows if row.kind != "idle"]
     kind = "kernel" if any(row.kind == "kernel" for row in rows) else "operator"
     own: Rows = {row.name: (row.count, sum(row.ns) / len(row.ns)) for row in rows if row.kind == kind and row.count}
-    return vanished(own, _rows(found.first, kind), _rows(found.later, kind), flops)
+    return find_vanished(own, _rows(found.first, kind), _rows(found.later, kind), flops)
 
 
 def _rows(profiled: Profiled, kind: str) -> Rows:

@@ -22,7 +22,7 @@ from pytest_perfdl.analysis.account.parts import TimeEntries, labels
 from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.analysis.events.nesting import Mask
 from pytest_perfdl.analysis.events.threads import input_rows
-from pytest_perfdl.diff import Diff, DiffCause, Side, causes, diff, of_traces
+from pytest_perfdl.diff import Diff, DiffCause, Side, causes, diff, side_of_traces
 from pytest_perfdl.diff.account import PYTHON, rounded
 from pytest_perfdl.diff.causes import LEAST_SHARE, LEAST_SHARE_UNREPEATED
 from pytest_perfdl.diff.matching.names import NO_RULES, Rules
@@ -142,7 +142,7 @@ def _work(label: str, graph: TaskGraph) -> _Work:
     step_ns = np.zeros(len(graph.steps), dtype=np.int64)
     np.add.at(step_ns, tasks.step[every], tasks.duration[every])
     found, places = ledger.close_with_places(True, step_ns)
-    side = of_traces(label, [found])
+    side = side_of_traces(label, [found])
     # A side has parts that read alike once.
     known = {part: number for number, part in enumerate(zip(side.parts, side.classes, strict=True))}
     numbers = np.array([known[part] for part in zip(found.parts, found.classes, strict=True)], dtype=np.intp)

@@ -17,18 +17,12 @@ def analyses(trace: Any) -> dict[str, measure.Work]:
     """By subject; imported here, so that reading can be measured while one of them is broken."""
     from pytest_perfdl.analysis.account.accounts import device_accounts
     from pytest_perfdl.analysis.events.communication import communication_overlap
-    from pytest_perfdl.analysis.events.launches import launches
-    from pytest_perfdl.analysis.events.steps import steps_of
     from pytest_perfdl.analysis.overview.device import device_figures
     from pytest_perfdl.analysis.overview.tables import kernel_table, launch_stats
 
-    def idle() -> object:
-        joined = launches(trace)
-        return device_accounts(trace, steps_of(trace), joined)
-
     return {
         "busy and idle": lambda: device_figures(trace),
-        "idle by cause": idle,
+        "idle by cause": lambda: device_accounts(trace),
         "communication overlap": lambda: communication_overlap(trace),
         "kernels": lambda: kernel_table(trace),
         "launches and queues": lambda: launch_stats(trace),

@@ -6,16 +6,17 @@ import hashlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
-from pytest_perfdl.analysis.account.transfers import copies
+from pytest_perfdl.analysis.account.transfers import copied_to_device
 from pytest_perfdl.analysis.events.communication import communication_kernels, covered, waits_for_collectives
 from pytest_perfdl.analysis.events.device_record import carried_over
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import Launches, kernel_launch_rows, launches
+from pytest_perfdl.analysis.events.launches import Launches, call_tree, kernel_launch_rows, launches
 from pytest_perfdl.analysis.events.nesting import Ownership, ownership, threads_of
 from pytest_perfdl.analysis.events.operators import operator_args, operator_time
 from pytest_perfdl.analysis.events.steps import device_steps, steps_of
@@ -29,6 +30,7 @@ from pytest_perfdl.analysis.events.threads import (
     thread_of,
 )
 from pytest_perfdl.model.record import ProfiledRow
+from pytest_perfdl.model.step_part import Phase
 from pytest_perfdl.trace.model import I32, I64, LAUNCH_CATEGORIES, Category, Rows, Trace, once
 
 # Where a step's window goes on the device: computing, exposed communication and copies, and idle by cause.
@@ -54,7 +56,7 @@ IDLE_CLASSES = (
 )
 
 
-def device_accounts(trace: Trace, steps: Steps, joined: Launches) -> tuple[Mapping[str, int], ...]:
+def device_accounts(trace: Trace) -> tuple[Mapping[str, int], ...]:
     """Nanoseconds of each class in each window without its setup; the classes of a window add up to it exactly.
 
     With U the union over all streams and devices: compute |U(compute)|; exposed communication
@@ -65,21 +67,24 @@ def device_accounts(trace: Trace, steps: Steps, joined: Launches) -> tuple[Mappi
     in any operator or call, else *Python and host*. Idle time that no event ends inside the window, or whose
     launch is not known, is *unattributed*.
     """
-    is_communication = communication_kernels(trace)[joined.device]
-    is_kernel = trace.category[joined.device] == Category.KERNEL
-    compute = covered(trace, joined.device[is_kernel & ~is_communication])
-    kernels = covered(trace, joined.device[is_kernel])
-    busy = covered(trace, joined.device)
-    pieces = _pieces(steps)
-    within = [intervals.within(pieces.start, pieces.end) for intervals in (compute, kernels, busy)]
-    busy_ns = np.diff(within, axis=0, prepend=0)
+    steps = steps_of(trace)
+    start, end, window = _pieces(steps)
+    busy = (covered(trace, own).difference(covered(trace, above)) for own, above in busy_rows(trace))
     idle = idle_time(trace)
     columns = [
-        *(_by_window(pieces.window, ns, len(steps.windows)) for ns in busy_ns),
+        *(_by_window(window, each.within(start, end), len(steps.windows)) for each in busy),
         *(_by_window(idle.window, ns, len(steps.windows)) for ns in idle.by_cause.values()),
     ]
     names = (*BUSY_CLASSES, *IDLE_CLASSES)
     return tuple(dict(zip(names, account, strict=True)) for account in zip(*columns, strict=True))
+
+
+def busy_rows(trace: Trace) -> tuple[tuple[Rows, Rows], ...]:
+    """Of each of `BUSY_CLASSES` its device events, and those behind which they count for nothing."""
+    rows = trace.device_rows()
+    is_kernel, is_communication = trace.category[rows] == Category.KERNEL, communication_kernels(trace)[rows]
+    computing = rows[is_kernel & ~is_communication]
+    return (computing, rows[:0]), (rows[is_kernel & is_communication], computing), (rows[~is_kernel], rows[is_kernel])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,21 +104,16 @@ class IdleTime:
 def idle_time(trace: Trace) -> IdleTime:
     """When nothing runs on any device, by cause: see `device_accounts`."""
     steps, joined = steps_of(trace), launches(trace)
-    idle = _idle(_pieces(steps), covered(trace, joined.device))
-    call = _launching_call(trace, joined, idle.end)
-    ends = np.array([window.end for window in steps.windows], dtype=np.int64)
-    call[idle.end >= ends[idle.window]] = -1
-    causes = _explain(trace, idle.start, idle.end, call)
-    return IdleTime(idle.start, idle.end, idle.window, call, dict(zip(IDLE_CLASSES, causes, strict=True)))
+    start, end, window = _idle(_pieces(steps), covered(trace, joined.device))
+    call = _launching_call(trace, joined, end)
+    ends = np.array([each.end for each in steps.windows], dtype=np.int64)
+    call[end >= ends[window]] = -1
+    causes = _explain(trace, start, end, call)
+    return IdleTime(start, end, window, call, dict(zip(IDLE_CLASSES, causes, strict=True)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pieces:
-    """Disjoint intervals by time, each of one window: columns of equal length."""
-
-    start: I64
-    end: I64
-    window: Rows
+_Pieces: TypeAlias = tuple[I64, I64, Rows]
+"""Disjoint intervals by time, each of one window: start, end and window, columns of equal length."""
 
 
 def _by_window(window: Rows, ns: I64, windows: int) -> list[int]:
@@ -126,7 +126,7 @@ def _by_window(window: Rows, ns: I64, windows: int) -> list[int]:
 def _pieces(steps: Steps) -> _Pieces:
     """The windows without their setup."""
     times = [steps.window_time(index) for index in range(len(steps.windows))]
-    return _Pieces(
+    return (
         np.concatenate([np.empty(0, dtype=np.int64), *(time.start for time in times)]),
         np.concatenate([np.empty(0, dtype=np.int64), *(time.end for time in times)]),
         np.repeat(np.arange(len(times)), np.array([len(time) for time in times], dtype=np.intp)),
@@ -135,15 +135,15 @@ def _pieces(steps: Steps) -> _Pieces:
 
 def _idle(pieces: _Pieces, busy: Intervals) -> _Pieces:
     """The maximal intervals of each piece in which nothing runs."""
+    starts, ends, window = pieces
     limits = np.iinfo(np.int64)
     gap_start = np.concatenate(([limits.min], busy.end))
     gap_end = np.concatenate((busy.start, [limits.max]))
-    first = np.searchsorted(gap_end, pieces.start, side="right")
-    count = np.searchsorted(gap_start, pieces.end, side="left") - first
+    first = np.searchsorted(gap_end, starts, side="right")
+    count = np.searchsorted(gap_start, ends, side="left") - first
     piece = np.repeat(np.arange(len(count)), count)
     gap = np.arange(len(piece)) + np.repeat(first - (np.cumsum(count) - count), count)
-    start = np.maximum(gap_start[gap], pieces.start[piece])
-    return _Pieces(start, np.minimum(gap_end[gap], pieces.end[piece]), pieces.window[piece])
+    return np.maximum(gap_start[gap], starts[piece]), np.minimum(gap_end[gap], ends[piece]), window[piece]
 
 
 def _launching_call(trace: Trace, joined: Launches, starts: I64) -> Rows:
@@ -166,32 +166,18 @@ def _explain(trace: Trace, opens: I64, closes: I64, call: Rows) -> list[I64]:
     late = (call >= 0) & (launched >= opens)
     latency = np.where(late, closes - launched, 0)
     waiting, blocked, busy = (np.zeros(len(opens), dtype=np.int64) for _ in range(3))
-    host = _Host(trace)
+    calls = trace.rows(Category.CPU_OP, *LAUNCH_CATEGORIES)
+    kinds = input_rows(trace), trace.matching(_BLOCKING.match, calls), calls
     asked = np.flatnonzero(late)
     for pid, tid, own in threads_of(trace.pid[call[asked]], trace.tid[call[asked]]):
         at = asked[own]
-        for total, cause in zip((waiting, blocked, busy), host.causes((pid, tid)), strict=True):
+        inputs, blocking, any_call = (covered(trace, on_thread(trace, rows, (pid, tid))) for rows in kinds)
+        causes = inputs, blocking.difference(inputs), any_call.difference(blocking.union(inputs))
+        for total, cause in zip((waiting, blocked, busy), causes, strict=True):
             total[at] = cause.within(opens[at], launched[at])
     python = np.where(late, length - latency - waiting - blocked - busy, 0)
     device_wait = np.where((call >= 0) & ~late, length, 0)
     return [latency, waiting, blocked, busy, python, device_wait, np.where(call < 0, length, 0)]
-
-
-class _Host:
-    """What each host thread did."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        self.busy = trace.rows(Category.CPU_OP, *LAUNCH_CATEGORIES)
-        self.blocking = trace.matching(_BLOCKING.match, self.busy)
-        self.input = input_rows(trace)
-
-    def causes(self, thread: Thread) -> tuple[Intervals, Intervals, Intervals]:
-        """When a thread waited for input, was blocked otherwise, and was in any other operator or call."""
-        waiting, blocking, busy = (
-            covered(self.trace, on_thread(self.trace, rows, thread)) for rows in (self.input, self.blocking, self.busy)
-        )
-        return waiting, blocking.difference(waiting), busy.difference(blocking.union(waiting))
 
 
 # Where a step's time goes on a trace without device events: operators by class, input, communication, the rest.
@@ -204,50 +190,54 @@ COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 """Operators that move data themselves; `aten::to`, `aten::clone` and `aten::contiguous` call one of them."""
 
 
-def host_accounts(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
+PHASES: tuple[Phase, ...] = ("", "forward", "backward", "optimizer")
+"""By the numbers in `phases`."""
+
+
+@once
+def phases(trace: Trace) -> I32:
+    """Of each row its index into `PHASES`.
+
+    Optimizer inside its annotations, backward inside what the autograd engine runs, else forward for operators.
+    """
+    tree = call_tree(trace)
+    found = np.where(trace.category == Category.CPU_OP, PHASES.index("forward"), 0).astype(np.int32)
+    for name, rows in (("backward", backward_rows(trace)), ("optimizer", optimizer_rows(trace))):
+        own = np.zeros(len(trace), dtype=bool)
+        own[rows] = True
+        found[tree.nearest(own) >= 0] = PHASES.index(name)
+    return found
+
+
+def operator_classes(trace: Trace, rows: Rows) -> Rows:
+    """Index into `OPERATOR_CLASSES` of each of these operators: *copies* where it moves data, else its phase."""
+    copying = trace.named(COPIES.__contains__)[trace.name[rows]]
+    return np.where(copying, OPERATOR_CLASSES.index("copies"), phases(trace)[rows] - 1)
+
+
+def host_accounts(trace: Trace, steps: Steps, operators: Sequence[Mapping[str, int]]) -> tuple[Mapping[str, int], ...]:
     """Nanoseconds of each class in each step, on the step thread's timeline; they add up to `host_ns` exactly.
 
     *Input* is time inside a DataLoader's `__next__` or `perfdl.data_wait`, operators in it included. *Communication* is
     where the thread waits for collectives (`waits_for_collectives`), be it inside a frame of the autograd engine. Other
-    time inside operators is *copies* where the operator moves data, else *optimizer* inside `Optimizer.step` or
-    `zero_grad`, else *backward* under an operator of the autograd engine, else *forward*. What is left is *Python and
-    host*.
+    time inside operators is of the innermost one's class (`operator_classes`): `operators` has its sums in each step.
+    What is left is *Python and host*.
     """
     if not steps.windows:
         return ()
     thread = thread_of(steps.windows[0])
-
-    def own(rows: Rows) -> Intervals:
-        return covered(trace, on_thread(trace, rows, thread))
-
-    operators = trace.rows(Category.CPU_OP)
-    waiting = own(input_rows(trace))
+    waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     communicating = waits_for_collectives(trace, thread)
-    busy = own(operators).difference(waiting).difference(communicating)
-    copying = own(_named(trace, operators, lambda name: name in COPIES)).intersection(busy)
-    updating = own(optimizer_rows(trace)).intersection(busy)
-    backward = own(backward_rows(trace)).intersection(busy)
-    classes = {
-        "forward": busy.difference(backward).difference(updating).difference(copying),
-        "backward": backward.difference(updating).difference(copying),
-        "optimizer": updating.difference(copying),
-        "copies": copying,
-        "input": waiting,
-        "communication": communicating,
-    }
-    starts = np.array([window.host_start for window in steps.windows], dtype=np.int64)
-    ends = np.array([window.host_end for window in steps.windows], dtype=np.int64)
-    found = {name: own.difference(steps.setup).within(starts, ends).tolist() for name, own in classes.items()}
     accounts = []
     for index, window in enumerate(steps.windows):
-        account = {name: times[index] for name, times in found.items()}
-        account["Python and host"] = window.host_ns - sum(account.values())
-        accounts.append(account)
+        time = steps.host_time(index)
+        account = {
+            **operators[index],
+            "input": waiting.intersection(time).length,
+            "communication": communicating.intersection(time).length,
+        }
+        accounts.append({**account, "Python and host": window.host_ns - sum(account.values())})
     return tuple(accounts)
-
-
-def _named(trace: Trace, rows: Rows, wanted: Callable[[str], bool]) -> Rows:
-    return trace.matching(wanted, rows)
 
 
 # Operators of each step: how many, which in which order, and their self time on the host.
@@ -267,10 +257,8 @@ class ThreadOperators:
     """Digest of the sequence of (name, shapes) of each step, outside the input."""
     self_ns: Mapping[str, int]
     """Self time by operator, clipped to the steps and summed over them."""
-    step_self_ns: tuple[int, ...]
-    """Self time of all operators in each step."""
-    overlapping: int
-    """Operators of the thread that began inside another and ended after it."""
+    class_ns: tuple[Mapping[str, int], ...]
+    """Self time in each step by class (`operator_classes`)."""
 
 
 def thread_operators(trace: Trace, steps: Steps, thread: Thread) -> ThreadOperators:
@@ -285,18 +273,20 @@ def thread_operators(trace: Trace, steps: Steps, thread: Thread) -> ThreadOperat
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     step = steps.of_host_time(start)
     works = ~waiting.contains(start)
-    time, per_step = _time_in_steps(owned, steps, waiting.union(waits_for_collectives(trace, thread)))
+    classes = operator_classes(trace, rows)[owned.owner]
+    time, class_ns = _time_in_steps(owned, classes, steps, waiting.union(waits_for_collectives(trace, thread)))
     return ThreadOperators(
         names=_names(trace, rows, step, len(steps.windows)),
         digests=_digests(trace, rows[works], step[works], len(steps.windows)),
         self_ns=_by_name(trace, rows[owned.owner], time),
-        step_self_ns=per_step,
-        overlapping=owned.overlapping,
+        class_ns=class_ns,
     )
 
 
-def _time_in_steps(owned: Ownership, steps: Steps, waiting: Intervals) -> tuple[I64, tuple[int, ...]]:
-    """Nanoseconds of each piece in which the thread does not wait, in the steps, and their sum by step."""
+def _time_in_steps(
+    owned: Ownership, classes: Rows, steps: Steps, waiting: Intervals
+) -> tuple[I64, tuple[Mapping[str, int], ...]]:
+    """Nanoseconds of each piece in which the thread does not wait, in the steps, and their sums by step and class."""
     time = np.zeros(len(owned.owner), dtype=np.int64)
     per_step = []
     for index, window in enumerate(steps.windows):
@@ -305,25 +295,22 @@ def _time_in_steps(owned: Ownership, steps: Steps, waiting: Intervals) -> tuple[
         own = slice(int(first), max(int(first), int(last)))
         inside = steps.host_time(index).difference(waiting).within(owned.start[own], owned.end[own])
         time[own] += inside
-        per_step.append(int(inside.sum()))
+        totals = np.zeros(len(OPERATOR_CLASSES), dtype=np.int64)
+        np.add.at(totals, classes[own], inside)
+        per_step.append(dict(zip(OPERATOR_CLASSES, totals.tolist(), strict=True)))
     return time, tuple(per_step)
 
 
 def _names(trace: Trace, rows: Rows, step: Rows, steps: int) -> tuple[Mapping[str, int], ...]:
     """How often each name occurs in each step, in the order of first occurrence."""
-    found: list[Mapping[str, int]] = []
-    for index in range(steps):
-        names = trace.name[rows[step == index]]
-        counts = np.bincount(names, minlength=len(trace.names))
-        found.append(Counter({trace.names[name]: int(counts[name]) for name in _first_seen(names)}))
-    return tuple(found)
+    return tuple(_by_name(trace, rows[step == index], 1) for index in range(steps))
 
 
-def _by_name(trace: Trace, rows: Rows, time: I64) -> Mapping[str, int]:
-    """Sums of `time` by the names of `rows`, in the order of first occurrence."""
+def _by_name(trace: Trace, rows: Rows, values: I64 | int) -> Counter[str]:
+    """Sums of `values` by the names of `rows`, in the order of first occurrence."""
     names = trace.name[rows]
     totals = np.zeros(len(trace.names), dtype=np.int64)
-    np.add.at(totals, names, time)
+    np.add.at(totals, names, values)
     return Counter({trace.names[name]: int(totals[name]) for name in _first_seen(names)})
 
 
@@ -355,29 +342,10 @@ def _digests(trace: Trace, rows: Rows, step: Rows, steps: int) -> tuple[str, ...
 
 
 @dataclass(frozen=True, slots=True)
-class Integrity:
-    """What a measurement must look at before it believes its figures. Counts are over the whole trace."""
-
-    device_events: int
-    unlinked: int
-    """Device events whose launching call is not in the trace."""
-    carry_over: int
-    """Device events launched before the first step began; they count in no step."""
-    zero_duration: int
-    """Device events without a duration, as whole microseconds (before 2024) make of short kernels."""
-    overlapping_operators: int
-    """Operators that began inside another on their thread and ended after it."""
-    other_operators: int
-    """Operators in the steps that ran on threads that are neither the step's nor the autograd engine's."""
-
-
-@dataclass(frozen=True, slots=True)
 class ProfileTables:
     """The profiled steps of one trace; per-step tuples are in the order of the steps."""
 
     steps: int
-    numbers: tuple[int, ...]
-    """N of each `ProfilerStep#N`."""
     on_device: bool
     """Whether the trace has device events: decides what `step_ns`, `rows` and `account` mean."""
     step_ns: tuple[int, ...]
@@ -399,7 +367,8 @@ class ProfileTables:
     """
     device_busy_ns: tuple[int, ...]
     """|U(all device events)| in each window."""
-    integrity: Integrity
+    carry_over: int
+    """Device events launched before the first step began; they count in no step."""
 
     @property
     def account(self) -> Mapping[str, int]:
@@ -429,7 +398,7 @@ def profile_tables(trace: Trace) -> ProfileTables:
     threads = operator_threads(trace, thread_of(windows[0])) if windows else []
     found = [thread_operators(trace, steps, thread) for thread in threads]
     device_step = device_steps(trace)
-    accounts = device_accounts(trace, steps, joined) if on_device else host_accounts(trace, steps)
+    accounts = device_accounts(trace) if on_device else host_accounts(trace, steps, found[0].class_ns if found else ())
     idle = Counter[str]()
     for account in accounts:
         idle.update({name: account[name] for name in (IDLE_CLASSES if on_device else HOST_IDLE_CLASSES)})
@@ -444,7 +413,6 @@ def profile_tables(trace: Trace) -> ProfileTables:
     names = _joined_names(found, len(windows))
     return ProfileTables(
         steps=len(windows),
-        numbers=tuple(window.number for window in windows),
         on_device=on_device,
         step_ns=tuple(window.window_ns for window in windows),
         rows=tuple(sorted(rows, key=lambda row: (kinds.index(row.kind), -row.ns, row.name))),
@@ -453,12 +421,12 @@ def profile_tables(trace: Trace) -> ProfileTables:
             "ops": tuple(sum(step.values()) for step in names),
             "kernels": _histogram(device_step[is_kernel], len(windows)),
             "launches": _histogram(calls, len(windows)),
-            "h2d_bytes": copies(trace).h2d_bytes,
+            "h2d_bytes": copied_to_device(trace),
         },
         op_names=names,
         step_signatures=_signatures(found, len(windows)),
         device_busy_ns=_busy(trace, joined, steps),
-        integrity=_integrity(trace, steps, joined, found, names),
+        carry_over=_carry_over(trace, steps, joined),
     )
 
 
@@ -479,14 +447,8 @@ def _operator_rows(found: list[ThreadOperators], timed: list[ThreadOperators]) -
 
 def _kernel_rows(trace: Trace, joined: Launches, device_step: Rows) -> list[ProfiledRow]:
     rows = joined.device[device_step >= 0]
-    names = trace.name[rows]
-    counts = np.bincount(names, minlength=len(trace.names))
-    totals = np.zeros(len(trace.names), dtype=np.int64)
-    np.add.at(totals, names, trace.duration[rows])
-    return [
-        ProfiledRow("kernel", trace.names[name], int(counts[name]), int(totals[name]))
-        for name in np.unique(names).tolist()
-    ]
+    counts, totals = _by_name(trace, rows, 1), _by_name(trace, rows, trace.duration[rows])
+    return [ProfiledRow("kernel", name, counts[name], totals[name]) for name in counts]
 
 
 def _joined_names(found: list[ThreadOperators], steps: int) -> tuple[Mapping[str, int], ...]:
@@ -516,23 +478,8 @@ def _histogram(step: Rows, steps: int) -> tuple[int, ...]:
     return tuple(np.bincount(step[step >= 0], minlength=steps).tolist())
 
 
-def _integrity(
-    trace: Trace,
-    steps: Steps,
-    joined: Launches,
-    found: list[ThreadOperators],
-    names: tuple[Mapping[str, int], ...],
-) -> Integrity:
-    operators = trace.rows(Category.CPU_OP)
-    in_steps = int(np.count_nonzero(steps.of_host_time(trace.start[operators]) >= 0))
+def _carry_over(trace: Trace, steps: Steps, joined: Launches) -> int:
     carried = carried_over(trace)
     if steps.windows:
         carried = carried | joined.linked & (trace.start[joined.call] < steps.windows[0].host_start)
-    return Integrity(
-        device_events=len(joined.device),
-        unlinked=int(np.count_nonzero(~joined.linked)),
-        carry_over=int(np.count_nonzero(carried)),
-        zero_duration=int(np.count_nonzero(trace.duration[joined.device] == 0)),
-        overlapping_operators=sum(thread.overlapping for thread in found),
-        other_operators=in_steps - sum(sum(step.values()) for step in names),
-    )
+    return int(np.count_nonzero(carried))

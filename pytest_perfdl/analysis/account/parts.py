@@ -16,13 +16,16 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.accounts import (
     BUSY_CLASSES,
-    COPIES,
     HOST_IDLE_CLASSES,
     IDLE_CLASSES,
     OPERATOR_CLASSES,
+    PHASES,
+    busy_rows,
     idle_time,
+    operator_classes,
+    phases,
 )
-from pytest_perfdl.analysis.events.communication import communication_kernels, covered, waits_for_collectives
+from pytest_perfdl.analysis.events.communication import covered, waits_for_collectives
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
 from pytest_perfdl.analysis.events.launches import (
     GRAPH_LAUNCH,
@@ -43,24 +46,14 @@ from pytest_perfdl.analysis.events.origins import (
     source_lines,
 )
 from pytest_perfdl.analysis.events.steps import device_steps, steps_of
-from pytest_perfdl.analysis.events.threads import (
-    backward_rows,
-    input_rows,
-    on_thread,
-    operator_threads,
-    optimizer_rows,
-    thread_of,
-)
-from pytest_perfdl.model.step_part import Part, PartKind, Phase
+from pytest_perfdl.analysis.events.threads import input_rows, on_thread, operator_threads, thread_of
+from pytest_perfdl.model.step_part import Part, PartKind
 from pytest_perfdl.trace.annotations import MODULE, step_annotations
 from pytest_perfdl.trace.arrays import Numbering
 from pytest_perfdl.trace.model import I32, I64, Category, GraphNode, Rows, Trace, once
 
 # Which part of the step an event is of: the operators around it, its module, line and phase.
 
-
-PHASES: tuple[Phase, ...] = ("", "forward", "backward", "optimizer")
-"""By the numbers in `Labels.phase`."""
 
 _ADDRESS = re.compile(r"( of type object| object)? at 0x[0-9a-f]+")
 _SAYS_NOTHING = re.compile(r"torch/nn/modules/module\.py\(\d+\): (_?(wrapped_)?call_impl|inner)$|^pytest_perfdl/")
@@ -104,7 +97,7 @@ def labels(trace: Trace) -> Labels:
     is_operator = trace.category == Category.CPU_OP
     own, around, paths = _paths(trace, tree, is_operator)
     call = operator_args(trace).call.copy()
-    phase = _phases(trace, tree, is_operator)
+    phase = phases(trace).copy()
     operator = launching_operator(trace)[joined.device]
     known = operator >= 0
     around[joined.device[known]] = own[operator[known]]
@@ -172,18 +165,6 @@ def _paths(
             codes.append(known[before, name])
         own[rows] = np.array(codes, dtype=np.intp)[index.reshape(-1)]
     return own, around, tuple(paths)
-
-
-def _phases(trace: Trace, tree: CallTree, is_operator: np.typing.NDArray[np.bool_]) -> I32:
-    """Optimizer inside its annotations, backward inside what the autograd engine runs, else forward."""
-    is_update = np.zeros(len(trace), dtype=bool)
-    is_update[optimizer_rows(trace)] = True
-    is_engine = np.zeros(len(trace), dtype=bool)
-    is_engine[backward_rows(trace)] = True
-    phase = np.where(is_operator, PHASES.index("forward"), 0).astype(np.int32)
-    phase[(tree.nearest(is_engine) >= 0)] = PHASES.index("backward")
-    phase[(tree.nearest(is_update) >= 0)] = PHASES.index("optimizer")
-    return phase
 
 
 def _annotations(trace: Trace, tree: CallTree) -> Rows:
@@ -274,7 +255,7 @@ class TimeEntries:
     def add(
         self,
         kind: PartKind,
-        name: str,
+        name: str | Rows,
         row: Rows,
         step: Rows,
         *,
@@ -287,7 +268,7 @@ class TimeEntries:
         Parameters
         ----------
         kind, name
-            Of the part, and its class.
+            Of the part, and its class: one for all entries, or the index of each entry's own.
         row
             Events that say which part it is; -1 where nothing does.
         step
@@ -296,9 +277,9 @@ class TimeEntries:
             What each entry adds to `StepParts.ns`, `busy_ns` and `count`.
         """
         size = len(row)
-        constant = (np.full(size, _KINDS.index(kind)), np.full(size, self._classes.index(name)))
-        values = (np.broadcast_to(np.asarray(value, dtype=np.int64), size) for value in (ns, busy, count))
-        self._entries.append((*constant, row.astype(np.int64), step.astype(np.int64), *values))
+        code = self._classes.index(name) if isinstance(name, str) else name
+        columns = (_KINDS.index(kind), code, row, step, ns, busy, count)
+        self._entries.append(tuple(np.broadcast_to(np.asarray(each, dtype=np.int64), size) for each in columns))
 
     def close(self, on_device: bool, step_ns: I64) -> StepParts:
         """Everything added up."""
@@ -328,7 +309,7 @@ class TimeEntries:
             np.add.at(total, (place[part], step), value)
             matrices.append(total)
         chosen = first[order]
-        parts = tuple(self._part(*(int(column[at]) for column in identity)) for at in chosen.tolist())
+        parts = tuple(self._part([int(column[at]) for column in identity]) for at in chosen.tolist())
         classes = tuple(self._classes[index] for index in name[chosen].tolist())
         places = np.full(len(says), -1, dtype=np.intp)
         places[says] = place[part]
@@ -337,37 +318,18 @@ class TimeEntries:
     def _identity(self, kind: I64, name: I64, row: I64) -> tuple[I64, ...]:
         """What makes entries of one part, as columns; an idle part has no shapes."""
         labels, idle = self._labels, kind == _KINDS.index("idle")
+        known = row >= 0
 
-        def of(column: np.typing.NDArray[np.signedinteger], *, but: np.typing.NDArray[np.bool_]) -> I64:
-            return np.where((row >= 0) & ~but, column[row], -1).astype(np.int64)
+        def values(column: np.typing.NDArray[np.signedinteger], where: np.typing.NDArray[np.bool_]) -> I64:
+            return np.where(where, column[row], -1).astype(np.int64)
 
-        nothing = np.zeros(len(row), dtype=bool)
-        return (
-            kind,
-            name,
-            of(self._trace.name, but=idle),
-            of(labels.path, but=nothing),
-            of(labels.call, but=idle),
-            of(labels.module, but=nothing),
-            of(labels.line, but=nothing),
-            of(labels.function, but=~idle),
-            np.maximum(of(labels.phase, but=nothing), 0),
-            of(labels.node, but=idle),
-        )
+        busy = (values(column, known & ~idle) for column in (self._trace.name, labels.call, labels.node))
+        both = (values(column, known) for column in (labels.path, labels.module, labels.line))
+        function, phase = values(labels.function, known & idle), np.maximum(values(labels.phase, known), 0)
+        return kind, name, *busy, *both, function, phase
 
-    def _part(
-        self,
-        kind: int,
-        name: int,
-        event: int,
-        path: int,
-        call: int,
-        module: int,
-        line: int,
-        function: int,
-        phase: int,
-        node: int,
-    ) -> Part:
+    def _part(self, identity: Sequence[int]) -> Part:
+        kind, name, event, call, node, path, module, line, function, phase = identity
         labels = self._labels
         name_of_node = labels.nodes[node] if node >= 0 else ("", "")
         return Part(
@@ -397,16 +359,11 @@ FEWEST_STEPS = 3
 
 
 def without_delays(found: StepParts, delays_ns: Sequence[int]) -> StepParts:
-    """The same steps without what others took of them, as far as the parts show where.
+    """The same steps without what others took of them (`delays_ns`, of each step), as far as the parts show where.
 
     In each step with a delay of at least `LEAST_NS` that is taken off the part that is longest beyond its median in the
     other steps, by no more than what is beyond, then off the next. Parts that not all steps have are left alone: these
     are longer for reasons of their own. Steps on a device are, too: there the host's delay may have cost nothing.
-
-    Parameters
-    ----------
-    delays_ns
-        For each step how long its thread waited for a processor, nanoseconds.
     """
     steps = len(found.step_ns)
     if found.on_device or steps < FEWEST_STEPS or len(delays_ns) != steps:
@@ -437,20 +394,12 @@ def device_parts(trace: Trace, steps: Steps, joined: Launches) -> StepParts:
     started last. Idle time has the labels of the call that launched what ends it.
     """
     ledger = TimeEntries(trace, labels(trace), (*BUSY_CLASSES, *IDLE_CLASSES))
-    is_communication = communication_kernels(trace)
-    is_kernel = trace.category == Category.KERNEL
     step = np.full(len(trace), -1, dtype=np.intp)
     step[joined.device] = device_steps(trace)
-    rows = trace.device_rows()
-    kinds = (
-        (rows[is_kernel[rows] & ~is_communication[rows]], None),
-        (rows[is_communication[rows]], rows[is_kernel[rows] & ~is_communication[rows]]),
-        (rows[~is_kernel[rows]], rows[is_kernel[rows]]),
-    )
-    for name, (own, above) in zip(BUSY_CLASSES, kinds, strict=True):
+    for name, (own, above) in zip(BUSY_CLASSES, busy_rows(trace), strict=True):
         launched = own[step[own] >= 0]
         ledger.add("kernel", name, launched, step[launched], busy=trace.duration[launched], count=1)
-        _exposed(trace, steps, ledger, name, own, covered(trace, above) if above is not None else None)
+        _exposed(trace, steps, ledger, name, own, covered(trace, above))
     found = idle_time(trace)
     for name, ns in found.by_cause.items():
         some = np.flatnonzero(ns)
@@ -458,16 +407,14 @@ def device_parts(trace: Trace, steps: Steps, joined: Launches) -> StepParts:
     return ledger.close(True, np.array([window.window_ns for window in steps.windows], dtype=np.int64))
 
 
-def _exposed(trace: Trace, steps: Steps, ledger: TimeEntries, name: str, rows: Rows, behind: Intervals | None) -> None:
+def _exposed(trace: Trace, steps: Steps, ledger: TimeEntries, name: str, rows: Rows, behind: Intervals) -> None:
     """Time of these events in the windows that does not hide behind the others."""
     owned = ownership(trace.start[rows], trace.end[rows])
     for index in range(len(steps.windows)):
         window = steps.windows[index]
         first = int(np.searchsorted(owned.end, window.start, side="right"))
         own = slice(first, max(first, int(np.searchsorted(owned.start, window.end))))
-        time = steps.window_time(index)
-        if behind is not None:
-            time = time.difference(behind.clip(window.start, window.end))
+        time = steps.window_time(index).difference(behind.clip(window.start, window.end))
         ns = time.within(owned.start[own], owned.end[own])
         some = np.flatnonzero(ns)
         ledger.add("kernel", name, rows[owned.owner[own][some]], np.full(len(some), index), ns=ns[some])
@@ -482,38 +429,28 @@ _NOWHERE: Rows = np.full(1, -1, dtype=np.intp)
 def host_parts(trace: Trace, steps: Steps) -> StepParts:
     """Operators' self time on the step's thread, input, communication, and Python by what it was in.
 
-    Classes are those of `host_accounts`; an operator's is that of where it begins. What runs inside input belongs to
-    the input. The rest of the step goes to the innermost Python frame or annotation on its thread.
+    Classes are those of `host_accounts`. What runs inside input belongs to the input. The rest of the step goes to the
+    innermost Python frame or annotation on its thread.
     """
-    marks = labels(trace)
-    ledger = TimeEntries(trace, marks, (*OPERATOR_CLASSES, *HOST_IDLE_CLASSES))
+    ledger = TimeEntries(trace, labels(trace), (*OPERATOR_CLASSES, *HOST_IDLE_CLASSES))
     thread = thread_of(steps.windows[0])
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     communicating = waits_for_collectives(trace, thread)
-    copying = trace.named(COPIES.__contains__)
     for other in operator_threads(trace, thread):
-        rows, owned = operator_time(trace).get(other, (np.zeros(0, dtype=np.intp), None))
-        if owned is None:
+        if other not in operator_time(trace):
             continue
+        rows, owned = operator_time(trace)[other]
+        classes = operator_classes(trace, rows)
         step = steps.of_host_time(trace.start[rows])
         began = (step >= 0) & ~waiting.contains(trace.start[rows])
-        of_class = {
-            name: (marks.phase[rows] == PHASES.index(name)) & ~copying[trace.name[rows]]
-            for name in ("forward", "backward", "optimizer")
-        }
-        of_class["copies"] = copying[trace.name[rows]]
-        for name, mine in of_class.items():
-            chosen = began & mine
-            ledger.add("operator", name, rows[chosen], step[chosen], count=1)
+        ledger.add("operator", classes[began], rows[began], step[began], count=1)
         for index in range(len(steps.windows)):
             whole = steps.host_time(index).difference(waiting)
             works = whole.difference(communicating) if other == thread else whole
             time = works.within(owned.start, owned.end)
-            for name, mine in of_class.items():
-                pieces = np.flatnonzero(mine[owned.owner] & (time > 0))
-                own = time[pieces]
-                at = np.full(len(pieces), index)
-                ledger.add("operator", name, rows[owned.owner[pieces]], at, ns=own if other == thread else 0, busy=own)
+            pieces = np.flatnonzero(time)
+            owner, own, at = owned.owner[pieces], time[pieces], np.full(len(pieces), index)
+            ledger.add("operator", classes[owner], rows[owner], at, ns=own if other == thread else 0, busy=own)
     _idle(trace, steps, ledger, waiting, communicating)
     return ledger.close(False, np.array([window.host_ns for window in steps.windows], dtype=np.int64))
 
@@ -555,4 +492,4 @@ def step_parts(trace: Trace) -> StepParts:
     return device_parts(trace, steps, joined) if len(joined.device) else host_parts(trace, steps)
 
 
-__all__ = ["StepParts", "step_parts", "without_delays"]
+__all__ = ["PHASES", "StepParts", "step_parts", "without_delays"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from pytest_perfdl.analysis.events.intervals import Steps
-from pytest_perfdl.analysis.events.nesting import innermost
+from pytest_perfdl.analysis.events.nesting import Mask, innermost
 from pytest_perfdl.analysis.events.operators import operator_at
 from pytest_perfdl.analysis.events.origins import module_paths, source_lines
 from pytest_perfdl.analysis.events.steps import step_windows, steps_of
@@ -164,8 +164,8 @@ def peak_account(
     describe = _Rows(recorded, begin, end, static, recorded.steps[0].begin, _modules(known))
     rows = describe.rows(filter(there, known))
     gone = {address for address, time in first_of.items() if time <= at}
-    rows += [_of_storage(each) for address, each in unseen.items() if address not in gone]
-    rows += _lost([*(size for time, size in lost if time > at), *([before] if before else [])])
+    rows += [_make_storage(each) for address, each in unseen.items() if address not in gone]
+    rows += _make_lost([*(size for time, size in lost if time > at), *([before] if before else [])])
     passed = describe.rows(each for each in known if each.begin >= begin and not there(each))
     highest = next((each for each in known if each.begin == at), None)
     unreached = sum(each.bytes for each in alive if each.address not in static)
@@ -175,7 +175,7 @@ def peak_account(
         peak_bytes=totals[top],
         at_ns=at - begin,
         step_ns=end - begin,
-        curve=_thinned(moments, totals, top, begin),
+        curve=_thin_curve(moments, totals, top, begin),
         notes=(_UNREACHED.format(unreached),) if unreached else (),
         reserved_bytes=highest.reserved if highest is not None and device != "cpu" else None,
         moment=None if highest is None else next(iter(describe.rows([highest]))),
@@ -247,7 +247,7 @@ def _totals(
     return moments, totals
 
 
-def _thinned(moments: Sequence[int], totals: Sequence[int], top: int, begin: int) -> tuple[tuple[int, int], ...]:
+def _thin_curve(moments: Sequence[int], totals: Sequence[int], top: int, begin: int) -> tuple[tuple[int, int], ...]:
     """The curve in at most `CURVE_POINTS` pieces, of each of which the highest point is kept."""
     piece = max(1, -(-len(moments) // CURVE_POINTS))
     kept = {max(range(at, min(at + piece, len(totals))), key=totals.__getitem__) for at in range(0, len(totals), piece)}
@@ -259,13 +259,13 @@ def _order(row: MemoryRow) -> tuple[object, ...]:
     return -row.bytes, row.category, row.module, row.line, row.operator, row.shape
 
 
-def _lost(sizes: Sequence[int]) -> list[MemoryRow]:
+def _make_lost(sizes: Sequence[int]) -> list[MemoryRow]:
     if not sizes:
         return []
     return [MemoryRow("other", "", "", "", "", "", "", len(sizes), sum(sizes), -1, None)]
 
 
-def _of_storage(each: Held) -> MemoryRow:
+def _make_storage(each: Held) -> MemoryRow:
     """The row of a storage that nobody saw allocated: made when a module was imported, or by numpy."""
     return MemoryRow(
         category=each.category or "inputs",
@@ -489,92 +489,50 @@ CPU = 0
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceMemory:
-    """What one device allocated, one value per step, in the order of the steps."""
-
-    device_type: int
-    """c10::DeviceType: 0 CPU, 1 CUDA, 6 HIP."""
-    device_id: int
-    allocations: tuple[int, ...]
-    """Number of allocations."""
-    alloc_bytes: tuple[int, ...]
-    """Bytes allocated; what is freed again counts in full."""
-    peak_bytes: tuple[int, ...]
-    """Most bytes held at once above what was held when the step began; at least 0."""
-    base_bytes: tuple[int | None, ...]
-    """`Total Allocated` when the step began, to which `peak_bytes` adds; `None` where the trace does not say."""
-    kept_bytes: tuple[int, ...]
-    """Bytes that the step allocated and did not free, less what it freed of earlier ones."""
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """Memory of each step by device; devices without an event are absent."""
+    """Memory of each step, in the order of the steps. Without an event of the host its figures are empty."""
 
-    devices: tuple[DeviceMemory, ...]
-
-    @property
-    def cpu(self) -> DeviceMemory | None:
-        """The host's memory."""
-        return next((device for device in self.devices if device.device_type == CPU), None)
-
-    @property
-    def allocations(self) -> tuple[int, ...]:
-        """The host's allocations of each step; empty if it has no memory event."""
-        return self.cpu.allocations if self.cpu else ()
-
-    @property
-    def alloc_bytes(self) -> tuple[int, ...]:
-        """The bytes that each step allocates on the host; empty if it has no memory event."""
-        return self.cpu.alloc_bytes if self.cpu else ()
-
-    @property
-    def peak_bytes(self) -> tuple[int, ...]:
-        """The host's peak in each step, above what it held when the step began; empty if it has no event."""
-        return self.cpu.peak_bytes if self.cpu else ()
-
-    @property
-    def kept_bytes(self) -> tuple[int, ...]:
-        """By how many bytes more the host holds after each step than before it; empty if it has no event."""
-        return self.cpu.kept_bytes if self.cpu else ()
-
-    @property
-    def accelerators(self) -> tuple[DeviceMemory, ...]:
-        """Memory of every device that is not the host."""
-        return tuple(device for device in self.devices if device.device_type != CPU)
+    allocations: tuple[int, ...]
+    """Number of the host's allocations."""
+    alloc_bytes: tuple[int, ...]
+    """Bytes that it allocated; what is freed again counts in full."""
+    peak_bytes: tuple[int, ...]
+    """Most bytes that the host held at once above what it held when the step began; at least 0."""
+    kept_bytes: tuple[int, ...]
+    """Bytes of the host that the step allocated and did not free, less what it freed of earlier ones."""
+    highest_bytes: tuple[int, ...] = ()
+    """The highest of the peaks of the host and of all devices."""
 
 
 def memory_figures(trace: Trace) -> MemoryFigures | None:
     """Allocations, allocated bytes and peak of each step; `None` without memory events or without steps.
 
     An event belongs to the step whose annotation [start, end) holds it, whichever thread it is on; what a
-    `perfdl.setup` annotation holds is not counted, but what it leaves behind is part of the peak. The base of
-    `peak_bytes` is what the device held when the step began: the running sum of `Bytes` starts there at 0, so
-    memory from before the step that it frees makes room.
+    `perfdl.setup` annotation holds is not counted, but what it leaves behind is part of the peak. The running sum of
+    `Bytes` starts at 0 when a step begins, so memory from before the step that it frees makes room.
     """
     steps = steps_of(trace)
-    if len(trace.memory) == 0 or not steps.windows:
-        return None
-    devices = sorted(set(zip(trace.memory.device_type.tolist(), trace.memory.device_id.tolist(), strict=True)))
-    return MemoryFigures(tuple(_of_device(trace, steps, *device) for device in devices))
-
-
-def _of_device(trace: Trace, steps: Steps, device_type: int, device_id: int) -> DeviceMemory:
     memory = trace.memory
-    own = (memory.device_type == device_type) & (memory.device_id == device_id)
-    time, sizes, totals = memory.time[own], memory.bytes[own], memory.allocated[own]
-    allocations, alloc_bytes, peaks, kept = [], [], [], []
-    bases: list[int | None] = []
+    if len(memory) == 0 or not steps.windows:
+        return None
+    devices = sorted(set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True)))
+    found = [
+        (kind, _of_device(trace, steps, (memory.device_type == kind) & (memory.device_id == number)))
+        for kind, number in devices
+    ]
+    host = next((figures for kind, figures in found if kind == CPU), MemoryFigures((), (), (), ()))
+    peaks = (figures.peak_bytes for _, figures in found)
+    return replace(host, highest_bytes=tuple(map(max, zip(*peaks, strict=True))))
+
+
+def _of_device(trace: Trace, steps: Steps, own: Mask) -> MemoryFigures:
+    """The figures of these events."""
+    time, sizes = trace.memory.time[own], trace.memory.bytes[own]
+    found = []
     for window in steps.windows:
         first, last = np.searchsorted(time, (window.host_start, window.host_end))
         inside = sizes[first:last]
         grown = inside[(inside > 0) & ~steps.setup.contains(time[first:last])]
-        allocations.append(len(grown))
-        alloc_bytes.append(int(grown.sum()))
-        peaks.append(max(0, int(np.cumsum(inside).max())) if len(inside) else 0)
-        kept.append(int(inside.sum()))
-        known = first < last and totals[first] >= 0
-        bases.append(int(totals[first] - sizes[first]) if known else None)
-    return DeviceMemory(
-        device_type, device_id, tuple(allocations), tuple(alloc_bytes), tuple(peaks), tuple(bases), tuple(kept)
-    )
+        peak = max(0, int(np.cumsum(inside).max())) if len(inside) else 0
+        found.append((len(grown), int(grown.sum()), peak, int(inside.sum())))
+    return MemoryFigures(*zip(*found, strict=True))

@@ -10,7 +10,6 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -64,27 +63,20 @@ _Group = tuple[Category, str, tuple[str, ...], Phase]
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
-    """What one frame tells."""
+class _Told:
+    """What a frame, or a whole stack, tells of what it allocated or freed."""
 
-    python: bool
+    python: bool = True
     phase: Phase = ""
+    line: str = ""
+    """As a line of the user's code; empty for code of others."""
+    callers: tuple[str, ...] = ()
+    """Of a stack, the lines that led to its own."""
     moves: bool = False
     """Whether it is `Tensor.to` or `Tensor.cuda`."""
     init_group: bool = False
-    buckets: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Stack:
-    """What a stack tells of what it allocated or freed."""
-
-    phase: Phase
-    line: str
-    callers: tuple[str, ...]
-    init_group: bool
     """Whether an optimizer made state."""
-    buckets: bool
+    buckets: bool = False
     """Whether DistributedDataParallel made the buckets of gradients."""
 
 
@@ -166,15 +158,15 @@ def snapshot_accounts(snapshot: Snapshot, *, folder: Path | None = None) -> tupl
         count nanoseconds from the first event of the history; events, where the file has no times. `lives_from` is -1
         for what was allocated before it. Rows are grouped by category, line, callers and phase; rounding is one row.
     """
-    frames = [_mark(frame) for frame in snapshot.frames]
-    name = partial(_user_line, folder=Path.cwd() if folder is None else folder)
-    lines = [name(frame) if mark.python else "" for frame, mark in zip(snapshot.frames, frames, strict=True)]
-    stacks = [_stack([frames[each] for each in stack], [lines[each] for each in stack]) for stack in snapshot.stacks]
-    accounts = (_account(device, stacks, _only_python(snapshot, frames)) for device in snapshot.devices)
+    parent = Path.cwd() if folder is None else folder
+    frames = [_mark(frame, parent) for frame in snapshot.frames]
+    stacks = [_stack([frames[each] for each in stack]) for stack in snapshot.stacks]
+    only_python = bool(snapshot.stacks) and all(mark.python for mark in frames)
+    accounts = (_account(device, stacks, only_python) for device in snapshot.devices)
     return tuple(account for account in accounts if account is not None)
 
 
-def _account(device: DeviceSnapshot, stacks: Sequence[_Stack], only_python: bool) -> MemoryAccount | None:
+def _account(device: DeviceSnapshot, stacks: Sequence[_Told], only_python: bool) -> MemoryAccount | None:
     found, lost = _allocations(device)
     levels = _levels(found, len(device.actions))
     peak = int(np.argmax(levels)) - 1
@@ -183,8 +175,9 @@ def _account(device: DeviceSnapshot, stacks: Sequence[_Stack], only_python: bool
     alive = np.flatnonzero((found.begin <= peak) & (found.end > peak))
     times = _times(device)
     passes = _passes(device, stacks, only_python)
-    groups = _grouped(found, alive, stacks, passes)
-    rows = {group: _row(group, found, np.array(members), times) for group, members in groups.items()}
+    groups = _group_rows(found, alive, stacks, passes)
+    sizes = {group: int(found.requested[members].sum()) for group, members in groups.items()}
+    rows = {group: _row(group, sizes[group], found, np.array(members), times) for group, members in groups.items()}
     moment = next((group for group, members in groups.items() if peak >= 0 and peak in found.begin[members]), None)
     reserved = _reserved(device, peak)
     short = reserved < int(levels[peak + 1])
@@ -306,17 +299,17 @@ def _curve(levels: I64, times: I64) -> tuple[tuple[int, int], ...]:
 # From stacks to phases.
 
 
-def _mark(frame: Frame) -> _Mark:
+def _mark(frame: Frame, folder: Path) -> _Told:
     path = frame.path.replace("\\", "/")
     if "::" in frame.function or _CPP_FILE.search(path):
         backward = any(each in frame.function for each in _CPP_BACKWARD)
         moves = any(each in frame.function for each in _CPP_TO)
-        return _Mark(python=False, phase="backward" if backward else "", moves=moves)
+        return _Told(python=False, phase="backward" if backward else "", moves=moves)
     function = frame.function.rpartition(".")[2]
     inside = f"/{path}".rpartition("/torch/")[2] if "/torch/" in f"/{path}" else ""
-    return _Mark(
-        python=True,
+    return _Told(
         phase=_phase(inside, PurePosixPath(path).name, function),
+        line=_user_line(frame, folder),
         init_group=function == "_init_group",
         buckets=function == "_ddp_init_helper",
     )
@@ -344,9 +337,9 @@ def _phase(inside: str, file: str, function: str) -> Phase:
     return ""
 
 
-def _stack(marks: Sequence[_Mark], lines: Sequence[str]) -> _Stack:
+def _stack(marks: Sequence[_Told]) -> _Told:
     """What the frames of a stack tell, the innermost first."""
-    users = [line for line in lines if line]
+    users = [mark.line for mark in marks if mark.line]
     phases = [mark.phase for mark in marks if mark.phase]
     phase: Phase = phases[0] if phases else ""
     if phase == "forward" and "backward" in phases:
@@ -356,7 +349,7 @@ def _stack(marks: Sequence[_Mark], lines: Sequence[str]) -> _Stack:
         phase = "setup"
     if not phase and any(mark.moves for mark in marks):
         phase = "input"
-    return _Stack(
+    return _Told(
         phase=phase,
         line=users[0] if users else "",
         callers=tuple(users[1 : 1 + MOST_CALLERS]),
@@ -378,11 +371,7 @@ def _user_line(frame: Frame, folder: Path) -> str:
     return f"{shown}({frame.line}): {frame.function}"
 
 
-def _only_python(snapshot: Snapshot, marks: Sequence[_Mark]) -> bool:
-    return bool(snapshot.stacks) and all(mark.python for mark in marks)
-
-
-def _passes(device: DeviceSnapshot, stacks: Sequence[_Stack], only_python: bool) -> _Passes:
+def _passes(device: DeviceSnapshot, stacks: Sequence[_Told], only_python: bool) -> _Passes:
     """The phases of the events of a history. One that tells no stack is in the phase of the one before it."""
     codes = np.array([*(_PHASES.index(stack.phase) for stack in stacks), -1])
     code = codes[device.stacks]
@@ -406,7 +395,7 @@ def _passes(device: DeviceSnapshot, stacks: Sequence[_Stack], only_python: bool)
 # From allocations to rows.
 
 
-def _grouped(found: _Allocations, alive: Rows, stacks: Sequence[_Stack], passes: _Passes) -> dict[_Group, list[int]]:
+def _group_rows(found: _Allocations, alive: Rows, stacks: Sequence[_Told], passes: _Passes) -> dict[_Group, list[int]]:
     groups: dict[_Group, list[int]] = {}
     columns = found.begin[alive], found.end[alive], found.stack[alive]
     for row, begin, end, stack in zip(alive.tolist(), *(column.tolist() for column in columns), strict=True):
@@ -414,7 +403,7 @@ def _grouped(found: _Allocations, alive: Rows, stacks: Sequence[_Stack], passes:
     return groups
 
 
-def _group(begin: int, end: int, stack: _Stack | None, passes: _Passes) -> _Group:
+def _group(begin: int, end: int, stack: _Told | None, passes: _Passes) -> _Group:
     if stack is None:
         if begin < 0 or not passes.threads:
             return "other", "", (), ""
@@ -425,11 +414,11 @@ def _group(begin: int, end: int, stack: _Stack | None, passes: _Passes) -> _Grou
     return category, stack.line, stack.callers, phase
 
 
-_THREADS = _Stack("backward", "", (), init_group=False, buckets=False)
+_THREADS = _Told(phase="backward")
 """Of an allocation that a thread of autograd makes, in a history of Python's frames."""
 
 
-def _category(begin: int, end: int, stack: _Stack, passes: _Passes) -> Category:
+def _category(begin: int, end: int, stack: _Told, passes: _Passes) -> Category:
     """See `snapshot_accounts`."""
     if stack.phase == "setup":
         return "gradients" if stack.buckets else "parameters"
@@ -463,28 +452,15 @@ def _outlives(begin: int, end: int, passes: _Passes) -> bool:
     return not passes.interrupted or bool(passes.run[begin] != passes.run[-1])
 
 
-def _row(group: _Group, found: _Allocations, members: Rows, times: I64) -> MemoryRow:
-    category, line, callers, phase = group
-    return _made(category, line, phase, callers, int(found.requested[members].sum()), found, members, times)
-
-
 def _rounding(found: _Allocations, alive: Rows, times: I64) -> Iterator[MemoryRow]:
     """What the allocator adds to what was requested, as one row."""
     added = found.size[alive] - found.requested[alive]
     if added.any():
-        yield _made("allocator", "", "", (), int(added.sum()), found, alive[added > 0], times)
+        yield _row(("allocator", "", (), ""), int(added.sum()), found, alive[added > 0], times)
 
 
-def _made(
-    category: Category,
-    line: str,
-    phase: Phase,
-    callers: tuple[str, ...],
-    size: int,
-    found: _Allocations,
-    members: Rows,
-    times: I64,
-) -> MemoryRow:
+def _row(group: _Group, size: int, found: _Allocations, members: Rows, times: I64) -> MemoryRow:
+    category, line, callers, phase = group
     first, last = int(found.begin[members].min()), int(found.end[members].max())
     return MemoryRow(
         category=category,

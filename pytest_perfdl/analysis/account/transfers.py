@@ -43,16 +43,6 @@ class _Copy(msgspec.Struct, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
-    """Bytes copied in each step, in the order of the steps, by direction; memsets are not copies."""
-
-    h2d_bytes: tuple[int, ...]
-    d2h_bytes: tuple[int, ...]
-    d2d_bytes: tuple[int, ...]
-    """Within a device and from one to another."""
-
-
-@dataclass(frozen=True, slots=True)
 class CopyRow:
     """The copies or memsets of one kind in a whole file."""
 
@@ -69,30 +59,25 @@ class CopyRow:
     """Bytes per second: bytes over durations of the copies whose size is known; `None` without a duration."""
 
 
-def copies(trace: Trace) -> Copies:
-    """Bytes of the copies launched in each step, from the device's `gpu_memcpy` events.
+def copied_to_device(trace: Trace) -> tuple[int, ...]:
+    """Bytes of the copies from the host to a device that each step launched, from the device's `gpu_memcpy` events.
 
     The direction is read from the event's name. ROCm writes the size on the launching call, from where it is
     taken if the device event has none. A copy whose launch is not known belongs to the step in whose window it runs.
     """
     joined = launches(trace)
     steps = steps_of(trace)
-    is_copy = trace.category[joined.device] == Category.GPU_MEMCPY
-    step = device_steps(trace)[is_copy]
-    joined = joined.take(is_copy)
-    sizes, kinds = _sizes(trace, joined), _kinds(trace, joined.device)
-    totals = {kind: np.zeros(len(steps.windows), dtype=np.int64) for kind in ("h2d", "d2h", "d2d", "p2p")}
-    for kind, total in totals.items():
-        own = (kinds == kind) & (step >= 0)
-        np.add.at(total, step[own], sizes[own])
-    within = totals["d2d"] + totals["p2p"]
-    return Copies(tuple(totals["h2d"].tolist()), tuple(totals["d2h"].tolist()), tuple(within.tolist()))
+    step = device_steps(trace)
+    own = (trace.category[joined.device] == Category.GPU_MEMCPY) & (_kinds(trace, joined.device) == "h2d") & (step >= 0)
+    total = np.zeros(len(steps.windows), dtype=np.int64)
+    np.add.at(total, step[own], _sizes(trace, joined.take(own)))
+    return tuple(total.tolist())
 
 
 def copy_figures(trace: Trace) -> tuple[CopyRow, ...]:
     """All copies and memsets of a file by kind and host memory, the longest total first, then by kind.
 
-    Sizes are read as in `copies`; the direction and the host's memory from the event's name, such as
+    Sizes are read as in `copied_to_device`; the direction and the host's memory from the event's name, such as
     `Memcpy HtoD (Pinned -> Device)`.
     """
     joined = launches(trace)

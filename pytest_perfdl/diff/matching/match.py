@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from pytest_perfdl.diff.matching import stages
 from pytest_perfdl.diff.matching.names import NO_RULES, about
-from pytest_perfdl.diff.matching.stages import Group, Matching
+from pytest_perfdl.diff.matching.stages import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from pytest_perfdl.diff.matching.names import About, Rules
-    from pytest_perfdl.diff.matching.stages import By, Group, Weighted
+    from pytest_perfdl.diff.matching.stages import By, Weighted
 
 
 # What is matched so far and what is left: every part is entered exactly once.
@@ -64,6 +64,13 @@ class PartialMatching:
             for place in places:
                 del side.left[place]
         self.groups.append(Group(tuple(sorted(base)), tuple(sorted(new)), by, confidence))
+
+    def enter_fused(self, side: PartsOfSide, fused: Sequence[int], replaced: Sequence[int], confidence: float) -> None:
+        """Group what a compiler made, on this side, with the parts of the other side that went into it."""
+        if side is self.new:
+            self.enter(replaced, fused, "fused", confidence)
+        else:
+            self.enter(fused, replaced, "split", confidence)
 
     def join(self, number: int, base: Sequence[int], new: Sequence[int], by: By, confidence: float) -> None:
         """Add parts that are left to a group, by its place in `groups`."""
@@ -188,10 +195,7 @@ def _share_out(ledger: PartialMatching, replaced_on: _SideAndGaps, fused_on: _Si
         for place, found in members.items():
             replaced = _of_one_phase(many, found)
             confidence = 0.4 + 0.3 * _accounted(few.known[place], [many.known[each] for each in replaced])
-            if many is ledger.base:
-                ledger.enter(replaced, (place,), "fused", confidence)
-            else:
-                ledger.enter((place,), replaced, "split", confidence)
+            ledger.enter_fused(few, (place,), replaced, confidence)
 
 
 def _of_one_phase(side: PartsOfSide, places: Sequence[int]) -> list[int]:
@@ -268,10 +272,7 @@ def _in_stead(
                 if any(_one_in_the_other(module, fused_side.known[each].part.module) for each in fused[key]):
                     parts.setdefault(key, []).append(place)
         for key, replaced in parts.items():
-            if fused_side is ledger.new:
-                ledger.enter(replaced, fused[key], "fused", confidence)
-            else:
-                ledger.enter(fused[key], replaced, "split", confidence)
+            ledger.enter_fused(fused_side, fused[key], replaced, confidence)
 
 
 def _one_in_the_other(module: str, other: str) -> bool:
@@ -309,11 +310,11 @@ def _gaps(ledger: PartialMatching) -> tuple[list[int], list[int]]:
 # The story of a matching: from what is certain to what is likely, each stage on what the earlier ones left.
 
 
-def match(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules = NO_RULES) -> Matching:
+def match(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules = NO_RULES) -> tuple[Group, ...]:
     """Say which parts of one step are which of another's.
 
-    Each side is in the order in which its parts first occur in the step. Every part of both is in exactly one group;
-    kinds never mix. The stages, with the confidence of what they find:
+    Each side is in the order in which its parts first occur in the step, and so are the groups. Every part of both is
+    in exactly one; kinds never mix. The stages, with the confidence of what they find:
 
     1. exact: equal parts, 1; equal but for the number of the user's line, 0.99, or for the line, 0.98.
     2. name: the same name in the same place (operators around, module, phase), 0.97; the same normalized name there
@@ -338,11 +339,11 @@ def match(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules = NO_R
     # Where two ways are equally good the stages take the one that the baseline side meets first: whichever side the
     # caller calls so, the same of the two must play that part.
     if _comes_first(new, base):
-        return _matched(new, base, rules).exchanged()
-    return _matched(base, new, rules)
+        return tuple(group.exchanged() for group in _run_stages(new, base, rules))
+    return _run_stages(base, new, rules)
 
 
-def _matched(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules) -> Matching:
+def _run_stages(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules) -> tuple[Group, ...]:
     ledger = PartialMatching(
         PartsOfSide(base, dict.fromkeys(range(len(base)))), PartsOfSide(new, dict.fromkeys(range(len(new))))
     )
@@ -365,22 +366,7 @@ def _matched(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules) ->
         ledger.enter((place,), (), "gone", 1.0)
     for place in list(ledger.new.left):
         ledger.enter((), (place,), "added", 1.0)
-    groups = tuple(sorted(ledger.groups, key=_when))
-    return Matching(groups, *_summary(groups, base, new))
-
-
-def _summary(
-    groups: Sequence[Group], base: Sequence[Weighted], new: Sequence[Weighted]
-) -> tuple[float, tuple[Group, ...]]:
-    """The coverage, and the groups with one side."""
-
-    def ns(group: Group) -> float:
-        return sum(base[place].ns for place in group.base) + sum(new[place].ns for place in group.new)
-
-    alone = [group for group in groups if not (group.base and group.new)]
-    matched = sum(ns(group) for group in groups if group.base and group.new)
-    every = matched + sum(map(ns, alone))
-    return matched / every if every else 1.0, tuple(sorted(alone, key=lambda group: -ns(group)))
+    return tuple(sorted(ledger.groups, key=_when))
 
 
 def _when(group: Group) -> tuple[int, int, bool]:

@@ -6,7 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -106,16 +106,10 @@ _LONGEST = 4096
 """Characters of a name that the rules see."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """A project's own rules, for names that only it knows."""
-
-    own: tuple[tuple[re.Pattern[str], str], ...] = ()
-    """Patterns and what stands in their place (`re.sub`), in order; they see the name as the trace has it, before the
-    built-in rules do."""
-
-
-NO_RULES = Rules()
+Rules: TypeAlias = tuple[tuple[re.Pattern[str], str], ...]
+"""A project's own, for names that only it knows: patterns and what stands in their place (`re.sub`), in order. They see
+the name as the trace has it, before the built-in rules do."""
+NO_RULES: Rules = ()
 """Nothing but the built-in rules."""
 
 
@@ -142,7 +136,7 @@ def rules_of(pairs: Iterable[object]) -> Rules:
         except (re.error, IndexError, OverflowError, RecursionError) as error:
             raise ValueError(f"{text!r} -> {replacement!r} is not a valid rewrite rule: {error}") from None
         own.append((pattern, replacement))
-    return Rules(tuple(own))
+    return tuple(own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +304,7 @@ def normalized(name: str, rules: Rules = NO_RULES) -> str:
         # Patterns take more than linear time; two that differ behind that are two still.
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         return f"{normalized(name[:_LONGEST], rules)}~{digest}"
-    for pattern, replacement in rules.own:
+    for pattern, replacement in rules:
         name = pattern.sub(replacement, name)
     text = flattened(name)
     for rule in BUILT_IN:

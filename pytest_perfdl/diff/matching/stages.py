@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # How much speaks against two parts being the same work, and the cheapest way to pair two sequences in order.
 
 
+T = TypeVar("T")
 Costs: TypeAlias = npt.NDArray[np.int32]
 _Matrix: TypeAlias = npt.NDArray[np.float64]
 
@@ -46,35 +47,28 @@ def costs(base: Sequence[About], new: Sequence[About]) -> Costs:
     against = np.zeros((len(base), len(new)), dtype=np.float64)
     weight = np.zeros_like(against)
 
-    def evidence(share: float, known_base: list[bool], known_new: list[bool], distance: _Matrix) -> None:
-        known = share * np.outer(known_base, known_new).astype(np.float64)
-        np.add(against, known * distance, out=against)
-        np.add(weight, known, out=weight)
+    def both(of: Callable[[About], T]) -> tuple[list[T], list[T]]:
+        return [of(each) for each in base], [of(each) for each in new]
 
-    always = [True] * len(base), [True] * len(new)
-    evidence(NAME, *always, _unlike([words(each.name) for each in base], [words(each.name) for each in new]))
-    around = _unlike([frozenset(each.path) for each in base], [frozenset(each.path) for each in new])
-    innermost = _differ([each.operator for each in base], [each.operator for each in new])
-    evidence(OPERATOR, *_known(base, new, "path"), (around + innermost) / 2)
-    shapes = _differ([each.part.shapes for each in base], [each.part.shapes for each in new])
-    evidence(SHAPES, *_known(base, new, "shapes"), shapes)
-    module = _unlike(
-        [frozenset(each.part.module.split(".")) for each in base],
-        [frozenset(each.part.module.split(".")) for each in new],
-    )
-    evidence(MODULE, *_known(base, new, "module"), module)
-    doublings = _doublings([each.count for each in base], [each.count for each in new])
-    evidence(COUNT, *always, np.minimum(1, doublings * 4 / TIME_SPAN))
-    doublings = _doublings([each.ns for each in base], [each.ns for each in new])
-    evidence(TIME, *always, np.minimum(1, doublings / TIME_SPAN))
+    def evidence(share: float, known: tuple[list[bool], list[bool]], distance: _Matrix) -> None:
+        weights = share * np.outer(*known).astype(np.float64)
+        np.add(against, weights * distance, out=against)
+        np.add(weight, weights, out=weight)
+
+    always = both(lambda _: True)
+    evidence(NAME, always, _unlike(*both(lambda each: words(each.name))))
+    around, innermost = _unlike(*both(lambda each: frozenset(each.path))), _differ(*both(lambda each: each.operator))
+    evidence(OPERATOR, both(lambda each: bool(each.part.path)), (around + innermost) / 2)
+    evidence(SHAPES, both(lambda each: bool(each.part.shapes)), _differ(*both(lambda each: each.part.shapes)))
+    module = _unlike(*both(lambda each: frozenset(each.part.module.split("."))))
+    evidence(MODULE, both(lambda each: bool(each.part.module)), module)
+    evidence(COUNT, always, np.minimum(1, _doublings(*both(lambda each: each.count)) * 4 / TIME_SPAN))
+    evidence(TIME, always, np.minimum(1, _doublings(*both(lambda each: each.ns)) / TIME_SPAN))
 
     found: Costs = np.rint(UNIT * against / weight).astype(np.int32)
-    phases = _differ([each.part.phase for each in base], [each.part.phase for each in new])
-    known_base, known_new = _known(base, new, "phase")
-    found[(phases * np.outer(known_base, known_new)).astype(bool)] = FORBIDDEN
-    made_base = np.array([each.replaced is not None for each in base], dtype=bool)
-    made_new = np.array([each.replaced is not None for each in new], dtype=bool)
-    found[made_base[:, None] != made_new] = FORBIDDEN
+    phases = _differ(*both(lambda each: each.part.phase)) * np.outer(*both(lambda each: bool(each.part.phase)))
+    found[phases.astype(bool)] = FORBIDDEN
+    found[np.not_equal.outer(*both(lambda each: each.replaced is not None))] = FORBIDDEN
     return found
 
 
@@ -108,10 +102,6 @@ def cheapest_in_order(cost: Costs, limit: float) -> list[tuple[int, int]]:
     return pairs[::-1]
 
 
-def _known(base: Sequence[About], new: Sequence[About], what: str) -> tuple[list[bool], list[bool]]:
-    return [bool(getattr(each.part, what)) for each in base], [bool(getattr(each.part, what)) for each in new]
-
-
 def _unlike(base: list[frozenset[str]], new: list[frozenset[str]]) -> _Matrix:
     """One minus Dice's coefficient; 0 for two empty sets."""
     places = {word: place for place, word in enumerate(sorted(frozenset().union(*base, *new)))}
@@ -127,7 +117,7 @@ def _held(sets: list[frozenset[str]], places: dict[str, int]) -> _Matrix:
     return found
 
 
-def _differ(base: list[str], new: list[str]) -> _Matrix:
+def _differ(base: Sequence[str], new: Sequence[str]) -> _Matrix:
     codes: dict[str, int] = {}
     first = np.array([codes.setdefault(text, len(codes)) for text in base])
     second = np.array([codes.setdefault(text, len(codes)) for text in new])
@@ -247,62 +237,27 @@ def _run(ledger: PartialMatching, passes: Iterable[_Pass]) -> None:
                 ledger.enter((base,), (new,), by, confidence * sure)
 
 
-def _on_a_moved_line(each: About) -> Hashable:
-    return (each.exact, each.part.path, each.place, unnumbered(each.part.line))
-
-
-def _on_another_line(each: About) -> Hashable:
-    return (each.exact, each.part.path, each.place)
-
-
-def _same_name_here(each: About) -> Hashable:
-    return (each.exact, each.part.kind, each.path, each.part.module, each.part.phase)
-
-
-def _alike_here_with_shapes(each: About) -> Hashable:
-    return (each.name, each.place)
-
-
-def _alike_here(each: About) -> Hashable:
-    return (each.name, each.part.kind, each.path, each.part.module, each.part.phase)
-
-
-def _same_name_in_operator(each: About) -> Hashable:
-    part = each.part
-    return (each.exact, part.kind, each.operator, part.shapes, part.phase) if each.path and part.shapes else None
-
-
-def _alike_in_operator(each: About) -> Hashable:
-    part = each.part
-    return (each.name, part.kind, each.operator, part.shapes, part.phase) if each.path and part.shapes else None
-
-
-def _alike_with_shapes(each: About) -> Hashable:
-    part = each.part
-    return (each.name, part.kind, part.shapes, part.phase) if part.shapes else None
-
-
-def _same_name(each: About) -> Hashable:
-    return (each.exact, each.part.kind, each.part.phase)
-
-
-def _alike(each: About) -> Hashable:
-    return (each.name, each.part.kind, each.part.phase)
-
-
 _IN_PLACE = (
-    _Pass(_on_a_moved_line, "exact", 0.99),
-    _Pass(_on_another_line, "exact", 0.98),
-    _Pass(_same_name_here, "name", 0.97),
-    _Pass(_alike_here_with_shapes, "name", 0.95),
-    _Pass(_alike_here, "name", 0.92),
-    _Pass(_same_name_in_operator, "name", 0.88),
-    _Pass(_alike_in_operator, "name", 0.85),
+    # Equal but for the number of the user's line, then but for the line.
+    _Pass(lambda each: (each.exact, each.part.path, each.place, unnumbered(each.part.line)), "exact", 0.99),
+    _Pass(lambda each: (each.exact, each.part.path, each.place), "exact", 0.98),
+    # The same name in the same place; the same normalized name there, with the same shapes or others.
+    _Pass(lambda each: (each.exact, each.part.kind, each.path, each.part.module, each.part.phase), "name", 0.97),
+    _Pass(lambda each: (each.name, each.place), "name", 0.95),
+    _Pass(lambda each: (each.name, each.part.kind, each.path, each.part.module, each.part.phase), "name", 0.92),
+    # In the same operator with the same shapes.
+    _Pass(lambda each: (key := _operator_with_shapes(each)) and (each.exact, key), "name", 0.88),
+    _Pass(lambda each: (key := _operator_with_shapes(each)) and (each.name, key), "name", 0.85),
 )
 _ELSEWHERE = (
-    _Pass(_alike_with_shapes, "name", 0.75, EVENLY),
-    _Pass(_same_name, "name", 0.7, EVENLY),
-    _Pass(_alike, "name", 0.65, EVENLY),
+    _Pass(
+        lambda each: (each.name, each.part.kind, each.part.shapes, each.part.phase) if each.part.shapes else None,
+        "name",
+        0.75,
+        EVENLY,
+    ),
+    _Pass(lambda each: (each.exact, each.part.kind, each.part.phase), "name", 0.7, EVENLY),
+    _Pass(lambda each: (each.name, each.part.kind, each.part.phase), "name", 0.65, EVENLY),
 )
 
 
@@ -347,7 +302,12 @@ def _group(ledger: PartialMatching, base: Sequence[int], new: Sequence[int], con
     each = ledger.base.known[base[0]]
     count = len(base) + len(new)
     if (_is_operator(each.operator) and count <= MOST_IN_GROUP) or (count == 2 and each.part.shapes):
-        ledger.enter(base, new, "operator", confidence * max(0.5, 1 - CROWDED * (count - 2)))
+        ledger.enter(base, new, "operator", _crowded(confidence, count))
+
+
+def _crowded(confidence: float, count: int) -> float:
+    """The confidence of a group of so many parts."""
+    return confidence * max(0.5, 1 - CROWDED * (count - 2))
 
 
 def _join_pairs(ledger: PartialMatching) -> None:
@@ -362,8 +322,7 @@ def _join_pairs(ledger: PartialMatching) -> None:
         alone = (mine.get(place, []), theirs.get(place, []))
         more = len(alone[0]) + len(alone[1])
         if len(numbers) == 1 and more and not all(alone) and more + 2 <= MOST_IN_GROUP:
-            confidence = 0.85 * max(0.5, 1 - CROWDED * more)
-            ledger.join(numbers[0], *alone, "operator", confidence)
+            ledger.join(numbers[0], *alone, "operator", _crowded(0.85, more + 2))
 
 
 def _by_instance(ledger: PartialMatching, key: Callable[[About], Hashable], confidence: float) -> None:
@@ -401,8 +360,7 @@ def _below_common_operators(ledger: PartialMatching) -> None:
             for first, second in couples:
                 count = len(first) + len(second)
                 if count <= MOST_IN_GROUP:
-                    confidence = 0.6 * max(0.5, 1 - CROWDED * (count - 2))
-                    ledger.enter(first, second, "operator", confidence)
+                    ledger.enter(first, second, "operator", _crowded(0.6, count))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -469,23 +427,3 @@ class Group:
     def exchanged(self) -> Group:
         """The same with the sides exchanged."""
         return Group(self.new, self.base, _EXCHANGED.get(self.by, self.by), self.confidence)
-
-
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """All parts of both sides in groups, each in exactly one."""
-
-    groups: tuple[Group, ...]
-    """In the order of the step."""
-    coverage: float
-    """Share of both sides' time that is in groups with both sides; 1 where there is no time."""
-    unmatched: tuple[Group, ...]
-    """The groups with one side, most time first."""
-
-    def exchanged(self) -> Matching:
-        """The same with the sides exchanged."""
-        return Matching(
-            tuple(group.exchanged() for group in self.groups),
-            self.coverage,
-            tuple(group.exchanged() for group in self.unmatched),
-        )

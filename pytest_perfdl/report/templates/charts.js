@@ -145,5 +145,5 @@
     for (const [place, one] of charts) if (one.drawn) window.Plotly.relayout(place, { width: null, autosize: true });
   });
 
-  Object.assign(perfdl, { axis, base, bytes, chart, draw, element, gunzip, hasCharts: Boolean(holder), median, onTheme, percent, plain, quantity, scaleOf, shorten, theme });
+  Object.assign(perfdl, { axis, base, bytes, chart, element, gunzip, hasCharts: Boolean(holder), median, onTheme, percent, plain, quantity, scaleOf, shorten, theme });
 })();

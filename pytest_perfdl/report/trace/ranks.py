@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.report.ranks import ALIKE, TELLING, choose_telling
+from pytest_perfdl.report.ranks import choose_telling
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.ranks import Bucket, Rank, RankFigures
@@ -101,8 +101,7 @@ def straggler_place(ranks: RankFigures) -> int | None:
 
 def shown_ranks(ranks: RankFigures) -> list[int]:
     """Places of the ranks that a table shows: all, or of more than `ALIKE` the telling ones."""
-    most = len(ranks.ranks) if len(ranks.ranks) <= ALIKE else TELLING
-    return choose_telling([own_ns(rank) for rank in ranks.ranks], ranks.exposed_waits_ns, straggler_place(ranks), most)
+    return choose_telling([own_ns(rank) for rank in ranks.ranks], ranks.exposed_waits_ns, straggler_place(ranks))
 
 
 def others_line(ranks: RankFigures, shown: Sequence[int]) -> str:

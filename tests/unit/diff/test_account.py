@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_perfdl.analysis.account.parts import step_parts
-from pytest_perfdl.diff import causes, diff, of_call, of_traces, places
+from pytest_perfdl.diff import causes, diff, places, side_of_call, side_of_traces
 from pytest_perfdl.diff.side import Side
 from pytest_perfdl.model.record import Call, Row, Series
 from pytest_perfdl.model.step_part import Part
@@ -196,11 +196,13 @@ def test_a_recorded_call_is_a_side():
         Row("operator", "aten::copy_", 1.0, (10, 10)),
         Row("idle", "Python and host", 0, (30, 28)),
     )
-    made = of_call("base", Call("", {"block_time": Series("timed", "ns", "lower", (90.0, 94.0))}, rows, (100, 100)))
+    made = side_of_call(
+        "base", Call("", {"block_time": Series("timed", "ns", "lower", (90.0, 94.0))}, rows, (100, 100))
+    )
     assert made.classes == ("operators", "copies", "Python and host")
     assert (made.ns.sum(axis=0) == made.step_ns).all()
     assert (made.timed_ns, made.columns, made.unit) == (92.0, 2, "run")
-    device = of_call("gpu", Call("", {}, (*rows, Row("kernel", "gemm", 2.0, (50, 52))), (100, 100)))
+    device = side_of_call("gpu", Call("", {}, (*rows, Row("kernel", "gemm", 2.0, (50, 52))), (100, 100)))
     assert [part.name for part in device.parts] == ["Python and host", "gemm", "overlapped"]
     assert (device.ns.sum(axis=0) == device.step_ns).all()
     check(diff(made, made))
@@ -213,25 +215,25 @@ def small(times, *, extra=()):
 
 
 def test_runs_are_columns_and_a_single_ones_steps_are():
-    runs = of_traces("three", [small(30), small(40), small(50)])
+    runs = side_of_traces("three", [small(30), small(40), small(50)])
     assert (runs.columns, runs.unit, runs.step_ns.tolist()) == (3, "run", [100_000] * 3)
     gemm = [part.name for part in runs.parts].index("gemm")
     assert runs.ns[gemm].tolist() == [30_000, 40_000, 50_000]
-    one = of_traces("one", [small(30)])
+    one = side_of_traces("one", [small(30)])
     assert (one.columns, one.unit) == (1, "step")
 
 
 def test_sides_that_are_none():
     with pytest.raises(ValueError, match="nothing has no step"):
-        of_traces("nothing", [step_parts(trace())])
+        side_of_traces("nothing", [step_parts(trace())])
     host = step_parts(trace(step(0, 0, 10), x("aten::mm", 1, 2)))
     with pytest.raises(ValueError, match="some traces have device events and others have none"):
-        of_traces("both", [small(30), host])
+        side_of_traces("both", [small(30), host])
 
 
 @each_trace_file
 def test_a_public_trace_against_itself_is_all_exact(path):
-    one = of_traces("one", [step_parts(read(path))])
+    one = side_of_traces("one", [step_parts(read(path))])
     found = diff(one, one)
     check(found)
     assert {change.group.by for change in found.changes} == {"exact"}
@@ -241,7 +243,8 @@ def test_a_public_trace_against_itself_is_all_exact(path):
 @pytest.mark.corpus
 def test_data_loading_is_named_with_its_milliseconds():
     base, new = (
-        of_traces(name, [step_parts(read(corpus_file(name)))]) for name in ("resnet50_workers0", "resnet50_workers4")
+        side_of_traces(name, [step_parts(read(corpus_file(name)))])
+        for name in ("resnet50_workers0", "resnet50_workers4")
     )
     found = diff(base, new)
     check(found)
@@ -256,7 +259,9 @@ def test_data_loading_is_named_with_its_milliseconds():
 @pytest.mark.corpus
 @pytest.mark.parametrize("exchanged", [False, True], ids=["there", "back"])
 def test_one_model_on_devices_of_two_makers(exchanged):
-    sides = [of_traces(name, [step_parts(read(corpus_file(name)))]) for name in ("h100_bert_small", "mi300_bert_small")]
+    sides = [
+        side_of_traces(name, [step_parts(read(corpus_file(name)))]) for name in ("h100_bert_small", "mi300_bert_small")
+    ]
     found = diff(*sides[::-1] if exchanged else sides)
     check(found)
     assert found.coverage >= 0.95

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.analysis.account.parts import step_parts
-from pytest_perfdl.diff import causes, diff, of_call, of_traces, regions
+from pytest_perfdl.diff import causes, diff, regions, side_of_call, side_of_traces
 from pytest_perfdl.diff.side import Side
-from pytest_perfdl.judge.blame import of_diffs
+from pytest_perfdl.judge.blame import find_causes
 from pytest_perfdl.model.record import Call, Row
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.report.diff import terminal
@@ -154,8 +154,8 @@ def steps(gap, times):
 
 
 def test_of_a_trace_by_its_launches():
-    slow = regions(of_traces("a", [steps(gap=40, times=15)]))
-    fast = regions(of_traces("a", [steps(gap=8, times=15)]))
+    slow = regions(side_of_traces("a", [steps(gap=40, times=15)]))
+    fast = regions(side_of_traces("a", [steps(gap=8, times=15)]))
     assert slow.bound() == "launch"
     assert slow.launch_share() > 0.7
     # Up to the step's first kernel and after its last the device waits in both.
@@ -168,7 +168,7 @@ def test_a_recorded_call_has_no_modules():
         Row("idle", "launch latency", 0, (700, 700)),
         Row("kernel", "gemm", 2.0, (300, 300)),
     )
-    one = of_call("gpu", Call("", {}, rows, (1000, 1000)))
+    one = side_of_call("gpu", Call("", {}, rows, (1000, 1000)))
     assert regions(one).bound() == "launch"
     assert list(regions(one).by_module) == [""]
 
@@ -183,7 +183,7 @@ def test_the_words_and_the_data():
     assert data["step"]["bound"] == "kernel"
     assert data["step"]["launch_share"] == pytest.approx(1900 / 15_100)
     assert [each["bound"] for each in data["blame"]] == ["kernel"]
-    assert [cause.bound for cause in of_diffs({"": found})] == ["kernel"]
+    assert [cause.bound for cause in find_causes({"": found})] == ["kernel"]
 
 
 @pytest.mark.corpus
@@ -191,4 +191,4 @@ def test_the_words_and_the_data():
     "name, expected", [("h100_bert_small", "launch"), ("triton_compile", "kernel"), ("cpu_only", "")]
 )
 def test_public_traces(name, expected):
-    assert regions(of_traces(name, [step_parts(read(corpus_file(name)))])).bound() == expected
+    assert regions(side_of_traces(name, [step_parts(read(corpus_file(name)))])).bound() == expected

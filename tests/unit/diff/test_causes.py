@@ -5,7 +5,7 @@ import pytest
 
 from pytest_perfdl.diff import causes, diff, likeliest
 from pytest_perfdl.diff.side import Side
-from pytest_perfdl.judge.blame import of_diffs
+from pytest_perfdl.judge.blame import find_causes
 from pytest_perfdl.model.step_part import Part
 
 BLOCKS = 8
@@ -97,9 +97,9 @@ def test_the_likeliest_cause_where_one_round_was_hit():
     cause = likeliest(found, 0.05 * REST)
     assert cause is not None
     assert (cause.name, cause.certain) == ("Python and host", False)
-    (told,) = of_diffs({"": found}, {"": 0.03})
+    (told,) = find_causes({"": found}, {"": 0.03})
     assert (told.name, told.certain, told.share) == ("Python and host", False, None)
-    assert of_diffs({"": found}) == ()
+    assert find_causes({"": found}) == ()
 
 
 @pytest.mark.parametrize("change", [2_000_000.0, -150_000.0], ids=["too small a part", "the other way"])
@@ -134,7 +134,7 @@ def test_python_between_more_operators_follows_from_them(operators, first):
         return Side("runs", "run", parts, ("forward", "Python", "Python"), times.sum(axis=0), times, times, count)
 
     found = diff(made(1, 100_000, 50_000, 1), made(8, 100_000 + operators, 100_000, 2), paired=True)
-    told = of_diffs({"": found}, {"": 0.02})
+    told = find_causes({"": found}, {"": 0.02})
     assert {cause.name for cause in told} == {"mm", "Python and host"}
     assert told[0].name == first
 
@@ -165,10 +165,10 @@ def test_where_the_profiled_step_may_have_gone_either_way_the_largest_cause_is_f
     found = diff(base, new, paired=True)
     assert found.delta_ns < 0
     assert found.interval[1] > 0
-    blame = of_diffs({"": found}, timed)
+    blame = find_causes({"": found}, timed)
     assert [cause.name for cause in blame] == order
     assert all((cause.share is not None) is told for cause in blame)
     if timed is None:
-        leaning = of_diffs({"": found}, leaning={"": -0.01})
+        leaning = find_causes({"": found}, leaning={"": -0.01})
         assert [cause.name for cause in leaning] == order[::-1]
         assert all(cause.share is None for cause in leaning)

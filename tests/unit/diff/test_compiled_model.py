@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.analysis.account.parts import step_parts
-from pytest_perfdl.diff import causes, diff, of_traces
+from pytest_perfdl.diff import causes, diff, side_of_traces
 from pytest_perfdl.trace import read
 
 DATA = Path(__file__).parent / "data"
@@ -14,7 +14,7 @@ DATA = Path(__file__).parent / "data"
 
 @pytest.fixture(scope="module")
 def sides():
-    return [of_traces(name, [step_parts(read(DATA / f"{name}.json.gz"))]) for name in ("eager", "compiled")]
+    return [side_of_traces(name, [step_parts(read(DATA / f"{name}.json.gz"))]) for name in ("eager", "compiled")]
 
 
 def test_what_was_fused_is_matched_with_what_it_replaced(sides):

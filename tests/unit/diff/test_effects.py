@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_perfdl.diff.account import NOTHING, Amount, Effects, effects, summed
+from pytest_perfdl.diff.account import NOTHING, Amount, Effects, effects, sum_effects
 
 times = st.floats(0, 1e9)
 
@@ -13,6 +13,12 @@ times = st.floats(0, 1e9)
 def amounts(draw):
     busy = draw(times)
     return Amount(draw(st.sampled_from([0, 1, 2, 2.5, 48])), busy, draw(st.floats(0, 1)) * busy)
+
+
+def together(*pairs):
+    """The effects of the parts of these pairs taken together."""
+    base, new = (sum(side, NOTHING) for side in zip(*pairs, strict=True))
+    return sum_effects(base, new, sum((effects(*pair) for pair in pairs), Effects()))
 
 
 @pytest.mark.parametrize(
@@ -50,17 +56,16 @@ def test_more_of_the_dear_ones_at_the_cost_of_the_cheap_ones_is_mix():
     """Ten calls of 10 ns and ten of 100 ns become five and fifteen: as many, but 450 ns more."""
     cheap = Amount(10, 100, 100), Amount(5, 50, 50)
     dear = Amount(10, 1000, 1000), Amount(15, 1500, 1500)
-    found = summed((*pair, effects(*pair)) for pair in (cheap, dear))
-    assert found == Effects(mix=450)
+    assert together(cheap, dear) == Effects(mix=450)
 
 
 def test_what_moves_from_one_shape_to_another_is_no_count():
     gone, came = (Amount(4, 400, 400), NOTHING), (NOTHING, Amount(4, 600, 600))
-    assert summed((*pair, effects(*pair)) for pair in (gone, came)) == Effects(mix=200)
+    assert together(gone, came) == Effects(mix=200)
 
 
 @given(st.lists(st.tuples(amounts(), amounts()), min_size=1, max_size=5))
 def test_sums_add_up_too(pairs):
-    found = summed((*pair, effects(*pair)) for pair in pairs)
+    found = together(*pairs)
     total = found.count + found.duration + found.mix + found.exposure
     assert total == pytest.approx(sum(new.ns - base.ns for base, new in pairs), abs=1e-2)

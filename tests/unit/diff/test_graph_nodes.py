@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_perfdl.analysis.account.parts import step_parts
-from pytest_perfdl.diff import causes, diff, of_traces
+from pytest_perfdl.diff import causes, diff, side_of_traces
 from unit.trace.chrome import kernel, launch, step, trace, x
 
 NODES = [("gemm", 100), ("gemm", 100), ("relu", 20), ("gemm", 100)]
@@ -32,7 +32,7 @@ def replays(slower=(), *, graph=7, first=100, ids=True):
 
 
 def parts(made):
-    return of_traces("side", [step_parts(made)])
+    return side_of_traces("side", [step_parts(made)])
 
 
 def gemm(base, new):

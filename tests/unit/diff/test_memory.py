@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.diff.memory import peak_causes, subtracted
+from pytest_perfdl.diff.memory import peak_causes, subtract_rows
 from pytest_perfdl.model.memory import CATEGORIES, MemoryAccount, MemoryRow
 from pytest_perfdl.model.step_part import common_module
 
@@ -49,7 +49,7 @@ def account(*rows, passed=(), moment=None, at_ns=50):
 def causes(base, new, **options):
     found = peak_causes(base, new, **options)
     assert sum(cause.bytes for cause in found) == new.peak_bytes - base.peak_bytes
-    assert sum(change.bytes for change in subtracted(base, new)) == new.peak_bytes - base.peak_bytes
+    assert sum(change.bytes for change in subtract_rows(base, new)) == new.peak_bytes - base.peak_bytes
     assert all(cause.bytes for cause in found)
     return found
 
@@ -71,8 +71,8 @@ KEPT_UP = row(1000, "parameters", line="model.py(3): Net.__init__", phase="setup
 def test_equal_accounts():
     base = account(KEPT_UP, row(8), row(16, shape="[2, 2]"), *of_parameter(400))
     assert causes(base, base) == ()
-    assert [change.bytes for change in subtracted(base, base)] == [0] * len(base.rows)
-    assert all(change.base == change.new for change in subtracted(base, base))
+    assert [change.bytes for change in subtract_rows(base, base)] == [0] * len(base.rows)
+    assert all(change.base == change.new for change in subtract_rows(base, base))
 
 
 def test_nothing_at_all():
@@ -219,7 +219,7 @@ def test_counterparts(other):
 )
 def test_no_counterparts(other):
     new = replace(row(8), bytes=64, **other)
-    assert {change.movement for change in subtracted(account(row(8)), account(new))} == {"new", "gone"}
+    assert {change.movement for change in subtract_rows(account(row(8)), account(new))} == {"new", "gone"}
 
 
 def test_lines_that_an_edit_moved_still_match():
@@ -237,21 +237,21 @@ def test_the_most_alike_comes_first():
     """A row of the very line is taken before one of the function, whatever the order and the sizes."""
     here, there = row(8, line="model.py(1): f", shape="[2]"), row(8, line="model.py(2): f", shape="[2]")
     new = account(replace(there, bytes=80), replace(here, bytes=800))
-    pairs = {(each.base.line, each.new.line) for each in subtracted(account(here, there), new)}
+    pairs = {(each.base.line, each.new.line) for each in subtract_rows(account(here, there), new)}
     assert pairs == {(line, line) for line in ("model.py(1): f", "model.py(2): f")}
 
 
 def test_another_category_of_the_same_is_more_alike_than_another_operator():
     same, other = row(8, "temporaries", shape="[2]"), row(64, "temporaries", shape="[9]", operator="aten::mm")
     new = replace(row(64), shape="[2]")
-    pairs = {(each.base, each.new) for each in subtracted(account(same, other), account(new))}
+    pairs = {(each.base, each.new) for each in subtract_rows(account(same, other), account(new))}
     assert pairs == {(same, new), (other, None)}
 
 
 def test_of_several_counterparts_the_nearest_in_size():
     base = account(row(8, line="model.py(1): f", shape=""), row(800, line="model.py(2): f", shape=""))
     new = account(row(808, line="model.py(11): f", shape=""))
-    assert {(each.movement, each.bytes) for each in subtracted(base, new)} == {("larger", 8), ("gone", -8)}
+    assert {(each.movement, each.bytes) for each in subtract_rows(base, new)} == {("larger", 8), ("gone", -8)}
 
 
 # Which rows are one cause
@@ -438,7 +438,7 @@ def test_sums_are_the_difference_of_the_peaks(seed):
     rng = random.Random(seed)
     base, new = random_account(rng), random_account(rng)
     found = causes(base, new)
-    pairs = subtracted(base, new)
+    pairs = subtract_rows(base, new)
     # Every row of each side is in exactly one pair.
     for side, rows in ((0, base.rows), (1, new.rows)):
         there = [(pair.base, pair.new)[side] for pair in pairs]

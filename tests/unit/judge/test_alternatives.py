@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_perfdl.judge.kernels import demand, sides, verdict
+from pytest_perfdl.judge.kernels import demand, judge_comparison, order_sides
 from pytest_perfdl.judge.round_data import Round, orders
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.model.limits import Expected
@@ -24,11 +24,11 @@ def rounds(ratio, count=12, spread=0.001):
 def look(measured, kind, amount, tests=1):
     asked = demand("step_time", Expected(kind, amount))
     gate = Gate((asked,), tests, resolution=asked.limit.relative)
-    return gate.look(sides(measured, Expected(kind, amount)), Spent(600, 300)).verdicts["step_time"]
+    return gate.look(order_sides(measured, Expected(kind, amount)), Spent(600, 300)).verdicts["step_time"]
 
 
 def judged(ratio, kind, amount, count=12, **more):
-    return verdict(look(rounds(ratio, count, **more), kind, amount), Expected(kind, amount), LABELS)
+    return judge_comparison(look(rounds(ratio, count, **more), kind, amount), Expected(kind, amount), LABELS)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_looks_so_in_every_round_is_open_until_it_is_shown(kind):
     measured = rounds(0.80 if kind == "faster" else 1.25, count=8, spread=0.02)
     found = look(measured, kind, "10%")
     assert (found.verdict, found.in_every_round) == ("suspect", True)
-    said = verdict(found, Expected(kind, "10%"), LABELS)
+    said = judge_comparison(found, Expected(kind, "10%"), LABELS)
     assert (said.verdict, said.in_every_round) == ("inconclusive", False)
 
 
@@ -95,7 +95,8 @@ def test_too_few_rounds_leave_it_open():
 def test_expectations_share_the_level_of_the_run():
     measured = rounds(0.80, 12)
     assert [
-        verdict(look(measured, "faster", "10%", tests), Expected("faster", "10%"), LABELS).verdict for tests in (1, 40)
+        judge_comparison(look(measured, "faster", "10%", tests), Expected("faster", "10%"), LABELS).verdict
+        for tests in (1, 40)
     ] == [
         "unchanged",
         "inconclusive",
@@ -115,6 +116,6 @@ def test_noise_leaves_it_open():
 
 def test_rounds_that_share_state_are_invalid():
     same = [Round(order, {"step_time": 5.0}, {"step_time": 5.0}) for order in orders(1, 12)]
-    found = verdict(look(same, "faster", "10%"), Expected("faster", "10%"), LABELS)
+    found = judge_comparison(look(same, "faster", "10%"), Expected("faster", "10%"), LABELS)
     assert found.verdict == "invalid"
     assert "not independent" in found.reason

@@ -3,10 +3,10 @@
 import pytest
 from making import counted, record, timed
 
-from pytest_perfdl.judge.budget import doubted, fails_utilization
-from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.budget import doubt_utilization, fails_utilization
+from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
-from pytest_perfdl.judge.stored_repeats import confirm, settled
+from pytest_perfdl.judge.stored_repeats import confirm, is_settled
 from pytest_perfdl.judge.untimed import open_times, standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
 from unit.judge import made_rounds
@@ -77,8 +77,8 @@ def test_every_fresh_repeat_has_to_break_a_time_budget(fresh, verdict, reason):
 def test_a_budget_is_settled_by_one_repeat_that_keeps_it():
     limits = budgets(step_time="45ms")
     found = standing(of(50), None, (), limits)
-    assert not settled(found, None, of(46, 47), 3, limits)
-    assert settled(found, None, of(46, 44), 3, limits)
+    assert not is_settled(found, None, of(46, 47), 3, limits)
+    assert is_settled(found, None, of(46, 44), 3, limits)
 
 
 def test_the_worse_of_limit_and_budget_holds():
@@ -116,7 +116,7 @@ def test_a_budget_is_held_by_the_heads_side_of_every_round():
         ([0.1, 0.13, 0.131], "suspect", "3%"),
     ):
         rounds = made_rounds.of(*differences, base=40.0 * MS)
-        outcome = Gate(held(found, limits)).look(rounds, Spent(600, 300))
+        outcome = Gate(select_held(found, limits)).look(rounds, Spent(600, 300))
         (metric,) = settle(found, of(44), BASE, BASE, outcome.verdicts, rounds, limits).metrics
         assert (metric.verdict, str(metric.limit)) == (verdict, limit)
 
@@ -161,7 +161,7 @@ class TestDoubted:
         assert failed.verdict == "regressed"
         (metric,) = failed.metrics
         assert fails_utilization(metric)
-        found = doubted(failed, self.WHY)
+        found = doubt_utilization(failed, self.WHY)
         (metric,) = found.metrics
         assert (found.verdict, metric.verdict, metric.times_over) == ("suspect", "suspect", None)
         assert not fails_utilization(metric)
@@ -169,7 +169,7 @@ class TestDoubted:
         assert self.WHY in found.reason
 
     def test_what_else_regressed_still_fails(self):
-        found = doubted(self.judged(ops=counted(12, 12, 12)), self.WHY)
+        found = doubt_utilization(self.judged(ops=counted(12, 12, 12)), self.WHY)
         assert found.verdict == "regressed"
         assert {each.name: each.verdict for each in found.metrics} == {
             "flops_utilization": "suspect",

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 from making import record, timed
 
-from pytest_perfdl.judge.stored_repeats import confirm, settled
+from pytest_perfdl.judge.stored_repeats import confirm, is_settled
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import Limits
 
@@ -33,7 +33,7 @@ def verdicts(*, slower=0.0, sd=0.02, drift=0.0, limit="10%", runs=RUNS, modal=Fa
         base, moment = of(processes(STORED)), math.log1p(slower) + rng.gauss(0, drift)
         drawn = processes(1, moment)
         found = standing(of(drawn), base, (), limits)
-        while (left := FRESH - len(drawn)) and not settled(found, base, of(drawn), left, limits):
+        while (left := FRESH - len(drawn)) and not is_settled(found, base, of(drawn), left, limits):
             drawn += processes(1, moment)
         said[confirm(found, base, of(drawn), limits, remaining=left).verdict] += 1
         repeats[len(drawn)] += 1
@@ -94,7 +94,7 @@ def test_stopping_early_changes_no_verdict_into_or_out_of_regressed():
         full = confirm(found, base, record({"step_time": timed(*values)}), limits).verdict
         for drawn in range(1, FRESH):
             fresh = record({"step_time": timed(*values[:drawn])})
-            if settled(found, base, fresh, FRESH - drawn, limits):
+            if is_settled(found, base, fresh, FRESH - drawn, limits):
                 early = confirm(found, base, fresh, limits, remaining=FRESH - drawn).verdict
                 assert "regressed" not in (early, full)
                 stopped += 1

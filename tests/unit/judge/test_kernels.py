@@ -13,7 +13,7 @@ from pytest_perfdl.analysis.account.parts import StepParts
 from pytest_perfdl.judge import kernels
 from pytest_perfdl.judge.kernels import Rows
 from pytest_perfdl.judge.round_data import Round, head_second, orders
-from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits, parse_limit
@@ -84,18 +84,18 @@ def differences(measured_rounds, name):
 
 def test_rows_are_those_of_both_sides_that_carry_the_step():
     base, new = measured(1, 1), measured(1, 2)
-    assert tuple(kernels.judged(new, base, LIMITS)) == NAMES
-    assert set(kernels.judged(new, base, LIMITS).values()) == {LIMIT}
-    assert kernels.judged(new, base, Limits.parse({"per_kernel": "off"})) == {}
-    assert kernels.judged(measured(1, 2, counts={"gelu": 5}), base, LIMITS).keys() == {*NAMES} - {"operator gelu"}
-    assert kernels.judged(measured(1, 2, name="forward"), base, LIMITS) == {}
+    assert tuple(kernels.select_rows(new, base, LIMITS)) == NAMES
+    assert set(kernels.select_rows(new, base, LIMITS).values()) == {LIMIT}
+    assert kernels.select_rows(new, base, Limits.parse({"per_kernel": "off"})) == {}
+    assert kernels.select_rows(measured(1, 2, counts={"gelu": 5}), base, LIMITS).keys() == {*NAMES} - {"operator gelu"}
+    assert kernels.select_rows(measured(1, 2, name="forward"), base, LIMITS) == {}
 
 
 def test_a_call_may_have_a_limit_of_its_own():
     new, base = measured(1, 2, name="forward"), measured(1, 1, name="forward")
-    assert tuple(kernels.judged(new, base, LIMITS)) == tuple(f"forward.{name}" for name in NAMES)
-    assert kernels.judged(new, base, Limits.parse({"forward.per_kernel": "off", "per_kernel": "5%"})) == {}
-    wide = kernels.judged(new, base, Limits.parse({"forward.per_kernel": "9%", "per_kernel": "5%"}))
+    assert tuple(kernels.select_rows(new, base, LIMITS)) == tuple(f"forward.{name}" for name in NAMES)
+    assert kernels.select_rows(new, base, Limits.parse({"forward.per_kernel": "off", "per_kernel": "5%"})) == {}
+    wide = kernels.select_rows(new, base, Limits.parse({"forward.per_kernel": "9%", "per_kernel": "5%"}))
     assert {limit.relative for limit in wide.values()} == {0.09}
 
 
@@ -103,7 +103,7 @@ def test_a_call_may_have_a_limit_of_its_own():
 def test_which_rows_are_judged_does_not_depend_on_which_side_is_which(factor, both):
     """By its share of both: 0.15 % of the step and ten times that are 0.8 % together, four times that is 0.4 %."""
     here, there = measured(1, 1), measured(1, 2, slower={"view": factor})
-    one_way, other_way = kernels.judged(here, there, LIMITS), kernels.judged(there, here, LIMITS)
+    one_way, other_way = kernels.select_rows(here, there, LIMITS), kernels.select_rows(there, here, LIMITS)
     assert one_way == other_way
     assert ("operator view" in one_way) == both
 
@@ -249,8 +249,8 @@ def judged(measured_rounds, *, rows=None):
     """From records and rounds to a judgement, as a session goes it."""
     new, base = measured(1, 2, slower={"gelu": 1.5}), measured(10, 1)
     found = standing(new, base, (), BUILT_IN)
-    outcome = Gate(held(found, BUILT_IN)).look(measured_rounds, Spent(600, 300))
-    rows = rows or Rows(kernels.judged(new, base, BUILT_IN))
+    outcome = Gate(select_held(found, BUILT_IN)).look(measured_rounds, Spent(600, 300))
+    rows = rows or Rows(kernels.select_rows(new, base, BUILT_IN))
     by_row = (*rows.regressed(measured_rounds), *rows.promising(measured_rounds))
     return settle(found, new, base, base, outcome.verdicts, measured_rounds, BUILT_IN, by_row)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_perfdl.analysis.account.parts import step_parts
-from pytest_perfdl.judge.blame import located
+from pytest_perfdl.judge.blame import locate_causes
 from pytest_perfdl.results.verdict import Cause
 from unit.trace.chrome import step, trace, x
 
@@ -38,7 +38,7 @@ def cause(name, delta=30_000, **more):
 
 
 def named(blame, *sides):
-    return [(each.name, each.line) for each in located(blame, *sides)]
+    return [(each.name, each.line) for each in locate_causes(blame, *sides)]
 
 
 PYTHON, UPDATE = cause("Python and host"), cause("Optimizer.step#SGD.step")
@@ -76,7 +76,7 @@ def test_no_function_is_named_twice():
 
 def test_waiting_of_the_device_and_causes_that_have_a_line_stay_as_they_are():
     blame = (cause("launch latency"), cause("slow.py(1): own", line="train.py(99): other"))
-    assert located(blame, stacks(), stacks(count=90)) == blame
+    assert locate_causes(blame, stacks(), stacks(count=90)) == blame
 
 
 def test_the_function_in_the_modules_cause_comes_first():

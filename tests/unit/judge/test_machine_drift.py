@@ -65,7 +65,7 @@ def test_repeats_from_before_the_reference_was_timed_are_left_out():
     occasions = (occasion(10), occasion(10, STEADY))
     base = of(tuple(value * 1.02 for value in BASE) + BASE, occasions=occasions)
     assert base.reference_ns == (None,) * 10 + STEADY
-    assert stored_repeats.between(base, of((100.0,), at(1.3, 1))) == pytest.approx(-math.log(1.3))
+    assert stored_repeats.find_drift(base, of((100.0,), at(1.3, 1))) == pytest.approx(-math.log(1.3))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_repeats_from_before_the_reference_was_timed_are_left_out():
 )
 def test_a_change_counts_beyond_five_percent_and_beyond_the_spread(reference_ns, speed, moved):
     base = of(BASE[: len(reference_ns)], reference_ns)
-    found = stored_repeats.between(base, of((100.0,), at(speed, 1)))
+    found = stored_repeats.find_drift(base, of((100.0,), at(speed, 1)))
 
     assert (found is not None) == moved
     if found:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_perfdl.judge.ranks import COMMUNICATION, blamed_on, compare_ranks, comparisons, explaining, mean_side
+from pytest_perfdl.judge.ranks import COMMUNICATION, blame_ranks, compare_ranks, comparisons, find_explaining, mean_side
 from pytest_perfdl.results.curve import RankSide, RankTimes
 from pytest_perfdl.results.verdict import Cause
 
@@ -61,9 +61,9 @@ def test_a_step_that_did_not_change_has_no_cause():
 
 
 def test_the_breakdown_is_that_of_the_rank_at_fault_or_of_the_one_that_changed_most():
-    assert explaining(compare_ranks("", BASE, side(times(90, 30), times(110, 10), step=120))) == 1
-    assert explaining(compare_ranks("", BASE, side(times(90, 15), times(90, 35), step=120))) == 1
-    assert explaining(compare_ranks("", BASE, side(times(90, 35), times(90, 15), step=120))) == 0
+    assert find_explaining(compare_ranks("", BASE, side(times(90, 30), times(110, 10), step=120))) == 1
+    assert find_explaining(compare_ranks("", BASE, side(times(90, 15), times(90, 35), step=120))) == 1
+    assert find_explaining(compare_ranks("", BASE, side(times(90, 35), times(90, 15), step=120))) == 0
 
 
 def cause(name, delta, call=""):
@@ -72,14 +72,14 @@ def cause(name, delta, call=""):
 
 def test_causes_of_a_straggler_name_its_rank():
     compared = {"": compare_ranks("", BASE, side(times(90, 30), times(110, 10), step=120))}
-    first, other = blamed_on((cause("aten::mm", 20), cause("aten::mm", 1, "other")), compared)
+    first, other = blame_ranks((cause("aten::mm", 20), cause("aten::mm", 1, "other")), compared)
     assert (first.rank, other.rank) == (1, None)
 
 
 def test_communication_comes_first_with_its_own_time():
     slow = side(times(90, 30, overlap=0.0), times(90, 34), step=122, collectives=48.0)
     known = cause("aten::copy_", 1), Cause("idle", COMMUNICATION, "", 1, 1, 5, 7, 0.1)
-    first, *rest = blamed_on(known, {"": compare_ranks("", BASE, slow)})
+    first, *rest = blame_ranks(known, {"": compare_ranks("", BASE, slow)})
     assert (first.kind, first.name, first.rank) == ("idle", COMMUNICATION, None)
     # From 10 to (30 + 34) / 2 ms, of a step that takes 22 ms more.
     assert (first.base_ns, first.new_ns, first.base_count, first.new_count) == (10 * MS, 32 * MS, 4.0, 48.0)

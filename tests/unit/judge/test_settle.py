@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from making import CONTEXT, counted, record, rows, timed
 
-from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limit, Limits
@@ -24,7 +24,7 @@ def judged(differences, *, new=NOW, stored=STORED, now=None, limits=BUILT_IN, sp
     """From standing to the end of the rounds, as a session goes it."""
     found = standing(new, stored, (), limits)
     measured = made_rounds.of(*differences, base=base_ns)
-    outcome = Gate(held(found, limits)).look(measured, spent or Spent(300, 300))
+    outcome = Gate(select_held(found, limits)).look(measured, spent or Spent(300, 300))
     assert not outcome.open
     return settle(found, new, stored, now or stored, outcome.verdicts, measured, limits)
 
@@ -67,7 +67,7 @@ def test_what_has_no_limit_is_shown_as_the_rounds_saw_it():
         )
         for number, each in enumerate(made_rounds.of(*[0.1] * 9))
     ]
-    outcome = Gate(held(found, BUILT_IN)).look(rounds, Spent(300, 300))
+    outcome = Gate(select_held(found, BUILT_IN)).look(rounds, Spent(300, 300))
     shown = of(settle(found, new, base, base, outcome.verdicts, rounds, BUILT_IN), "flops_utilization")
     assert shown.base == pytest.approx(44, rel=0.01)
     assert shown.new == pytest.approx(22, rel=0.01)
@@ -126,7 +126,7 @@ def test_a_count_that_varies_between_processes_of_the_same_code_proves_nothing(b
     found = standing(new, STORED, (), limits)
     assert of(found, "ops").verdict == ("regressed" if limit == 0 else "changed")
     rounds = picking(*head, base=base)
-    outcome = Gate(held(found, limits)).look(rounds, Spent(300, 300))
+    outcome = Gate(select_held(found, limits)).look(rounds, Spent(300, 300))
     row = MetricVerdict(
         "operator mm", "timed", "ns", "lower", 1.0, 2.0, verdict="suspect", limit=Limit("5%", 0.05), of_step=False
     )
@@ -164,7 +164,7 @@ def test_what_is_not_held_stays_as_it_was():
 def test_broken_rounds_are_said():
     measured = [replace(each, head=each.base) for each in made_rounds.of(*[0.1] * 3)]
     found = standing(NOW, STORED, (), BUILT_IN)
-    outcome = Gate(held(found, BUILT_IN)).look(measured)
+    outcome = Gate(select_held(found, BUILT_IN)).look(measured)
     judgement = settle(found, NOW, STORED, STORED, outcome.verdicts, measured, BUILT_IN)
     assert (judgement.verdict, judgement.integrity[-1].code) == ("invalid", "rounds")
 
@@ -236,6 +236,6 @@ def test_the_environment_is_held_to_the_limit_of_unpaired_times():
     new = replace(record({"step_time": timed(10.0 * MS), "block_time": timed(10.0 * MS)}), context=TODAY)
     found = standing(new, blocks, (), off)
     measured = made_rounds.of(0.001, -0.001, 0.0, name="block_time", step_time=0.5, base=20.0 * MS)
-    outcome = Gate(held(found, off)).look(measured)
+    outcome = Gate(select_held(found, off)).look(measured)
     judgement = settle(found, new, blocks, new, outcome.verdicts, measured, off)
     assert [(each.name, each.verdict) for each in judgement.environment] == [("block_time", "regressed")]

@@ -11,7 +11,7 @@ from making import counted, invalid, record, rows, timed
 from scipy.stats import mannwhitneyu, t
 
 from pytest_perfdl.judge.log_ratios import compare
-from pytest_perfdl.judge.stored_repeats import confirm, sensitivity, settled
+from pytest_perfdl.judge.stored_repeats import confirm, is_settled, sensitivity
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
 
@@ -267,7 +267,7 @@ def undecided(drawn, limit="10%", base=BASE):
 ])  # fmt: skip
 def test_drawing_stops_only_when_rejection_is_out_of_reach(drawn, remaining, stop):
     found, stored, fresh, limits = undecided(drawn)
-    assert settled(found, stored, fresh, remaining, limits) is stop
+    assert is_settled(found, stored, fresh, remaining, limits) is stop
 
 
 def test_settled_is_right_about_every_future():
@@ -275,15 +275,15 @@ def test_settled_is_right_about_every_future():
     for drawn in itertools.product((100.0, 108.5, 110.3, 112.2, 130.0), repeat=2):
         found, stored, fresh, limits = undecided(drawn)
         best = confirm(found, stored, of(*drawn, 1e6, 1e6, 1e6), limits)
-        assert settled(found, stored, fresh, 3, limits) == (best.verdict != "regressed")
+        assert is_settled(found, stored, fresh, 3, limits) == (best.verdict != "regressed")
 
 
 def test_nothing_to_wait_for_is_settled():
     found, stored, fresh, limits = undecided((130.0,), base=BASE[:3])
-    assert settled(found, stored, fresh, 4, limits)  # 5 against 3 can never reject
-    assert settled(found, None, fresh, 4, limits)
+    assert is_settled(found, stored, fresh, 4, limits)  # 5 against 3 can never reject
+    assert is_settled(found, None, fresh, 4, limits)
     off = Limits.parse({"speed": "off"})
-    assert settled(standing(of(150.0), stored, (), off), stored, fresh, 4, off)
+    assert is_settled(standing(of(150.0), stored, (), off), stored, fresh, 4, off)
 
 
 @pytest.mark.parametrize("factor, verdict", [(0.8, "improved"), (1.2, "regressed"), (1.05, "unchanged")])

@@ -3,8 +3,8 @@
 import pytest
 from making import counted, record, timed
 
-from pytest_perfdl.judge.budget import WaivedGate, by_interval, cover_rows, of_rows
-from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.budget import WaivedGate, cover_rows, waive_by_interval, waive_rows
+from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.stored_repeats import confirm
 from pytest_perfdl.judge.untimed import standing
@@ -28,7 +28,7 @@ def limits(*waivers, **own):
 def rounds_judged(differences, given, new=STORED, spent=None, **metrics):
     """The judgement after the rounds that the rule asked for, and how many these were."""
     found = standing(new, STORED, (), given)
-    gate = WaivedGate(Gate(held(found, given)), given)
+    gate = WaivedGate(Gate(select_held(found, given)), given)
     rounds = made_rounds.of(*differences, **metrics)
     for number in range(1, len(rounds) + 1):
         outcome = gate.look(rounds[:number], spent if number == len(rounds) else None)
@@ -107,8 +107,8 @@ def test_a_suspect_in_every_round_is_waived_too():
     given = Limits.parse({"step_time": "3%", "block_time": "off", "peak_memory": "off"})
     found = standing(STORED, STORED, (), given)
     # So many tests share the level that these rounds do not prove anything.
-    strict = Gate(held(found, given), tests=20)
-    many = Gate(held(found, given), tests=10**6)
+    strict = Gate(select_held(found, given), tests=20)
+    many = Gate(select_held(found, given), tests=10**6)
     rounds = made_rounds.of(*[0.08] * 28)
     assert strict.look(rounds).verdicts["step_time"].verdict == "regressed"
     plain = many.look(rounds, Spent(600, 300)).verdicts["step_time"]
@@ -198,15 +198,15 @@ def row(effect, name="operator aten::mm"):
 def test_a_waiver_of_every_metric_covers_kernels_whatever_their_change():
     given = limits(waiver())
     assert cover_rows(given)
-    (found,) = of_rows([row(3.0)], given)
+    (found,) = waive_rows([row(3.0)], given)
     assert found.outcome == "waived"
     own = limits(waiver(metric="per_kernel"))
     assert not cover_rows(own)
-    assert [each.outcome for each in of_rows([row(0.1), row(3.0)], own)] == ["waived", "regressed"]
+    assert [each.outcome for each in waive_rows([row(0.1), row(3.0)], own)] == ["waived", "regressed"]
     of_call = limits(waiver(metric="forward.per_kernel"))
     named = [row(0.1, "forward.operator aten::mm"), row(0.1)]
-    assert [each.outcome for each in of_rows(named, of_call)] == ["waived", "regressed"]
-    assert of_rows([row(0.1)], limits(waiver(metric="step_time")))[0].outcome == "regressed"
+    assert [each.outcome for each in waive_rows(named, of_call)] == ["waived", "regressed"]
+    assert waive_rows([row(0.1)], limits(waiver(metric="step_time")))[0].outcome == "regressed"
 
 
 def test_a_curve_is_waived_by_the_name_of_its_metric():
@@ -214,10 +214,10 @@ def test_a_curve_is_waived_by_the_name_of_its_metric():
         "step_time over batch", "timed", "ns", "lower", 100.0, 110.0, 0.1, (0.05, 0.15), verdict="regressed"
     )
     given = limits(waiver(metric="step_time"))
-    assert by_interval(curve, given, name="step_time").outcome == "waived"
+    assert waive_by_interval(curve, given, name="step_time").outcome == "waived"
     tight = limits(waiver("4%", metric="step_time"))
-    assert by_interval(curve, tight, name="step_time").outcome == "regressed"
-    assert by_interval(curve, given).outcome == "regressed"
+    assert waive_by_interval(curve, tight, name="step_time").outcome == "regressed"
+    assert waive_by_interval(curve, given).outcome == "regressed"
 
 
 def test_a_slower_environment_is_waived_too():
@@ -227,7 +227,7 @@ def test_a_slower_environment_is_waived_too():
     def judged(given):
         found = standing(now, stored, (), given)
         rounds = made_rounds.of(0.001, -0.001, 0.0, 0.002, -0.002, base=11.5 * MS)
-        outcome = Gate(held(found, given)).look(rounds, Spent(300, 300))
+        outcome = Gate(select_held(found, given)).look(rounds, Spent(300, 300))
         return settle(found, now, stored, now, outcome.verdicts, rounds, given)
 
     assert judged(limits()).verdict == "regressed"

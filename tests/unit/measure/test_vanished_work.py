@@ -9,7 +9,7 @@ import functools
 import pytest
 
 from pytest_perfdl.fixture.calling import run
-from pytest_perfdl.judge.work import vanished
+from pytest_perfdl.judge.work import find_vanished
 from pytest_perfdl.measure.commands import CallInfo, first_and_later
 from pytest_perfdl.measure.program import Program
 from pytest_perfdl.model.record import Key, MeasurementPlan
@@ -70,7 +70,7 @@ def said(base, head, folder):
     """What is said of a head against a base."""
     base, head = looked_at(base, folder), looked_at(head, folder)
     assert not base.pending
-    return head.pending or vanished(rows(base.later), rows(head.first), rows(head.later))
+    return head.pending or find_vanished(rows(base.later), rows(head.first), rows(head.later))
 
 
 # Steps as they are at first, each made anew for a process
@@ -415,21 +415,21 @@ def test_a_result_that_is_computed_is_not(make, tmp_path):
 def test_what_counts_by_hand():
     base = {"mm": (10.0, 800.0), "relu": (10.0, 200.0)}
     # A tenth of the calls may be left, and a quarter of the time and of the FLOPs.
-    assert vanished(base, base, {"mm": (2.0, 160.0)})
-    assert not vanished(base, base, {"mm": (2.1, 168.0)})
+    assert find_vanished(base, base, {"mm": (2.0, 160.0)})
+    assert not find_vanished(base, base, {"mm": (2.1, 168.0)})
     uneven = {"mm": (1.0, 260.0), "relu": (19.0, 740.0)}
-    assert not vanished(uneven, uneven, {"mm": (1.0, 260.0)})
-    assert vanished(uneven, uneven, {"relu": (1.0, 39.0)})
-    assert vanished(base, base, {"mm": (1.0, 300.0)}, 0.25)
-    assert not vanished(base, base, {"mm": (1.0, 300.0)}, 0.26)
-    assert not vanished(base, base, {"mm": (0.0, 0.0), "relu": (6.0, 120.0)})
+    assert not find_vanished(uneven, uneven, {"mm": (1.0, 260.0)})
+    assert find_vanished(uneven, uneven, {"relu": (1.0, 39.0)})
+    assert find_vanished(base, base, {"mm": (1.0, 300.0)}, 0.25)
+    assert not find_vanished(base, base, {"mm": (1.0, 300.0)}, 0.26)
+    assert not find_vanished(base, base, {"mm": (0.0, 0.0), "relu": (6.0, 120.0)})
     # The first step never did it.
-    assert not vanished(base, {}, {})
-    assert not vanished(base, {"mm": (6.0, 480.0)}, {})
-    assert vanished(base, {"mm": (7.0, 560.0)}, {})
+    assert not find_vanished(base, {}, {})
+    assert not find_vanished(base, {"mm": (6.0, 480.0)}, {})
+    assert find_vanished(base, {"mm": (7.0, 560.0)}, {})
     # Something else takes the time, but no comparison or copy.
-    assert not vanished(base, base, {"fused": (1.0, 90.0)})
-    assert vanished(base, base, {"fused": (1.0, 40.0)})
-    assert vanished(base, base, {"aten::equal": (1.0, 90.0), "aten::clone": (1.0, 50.0)})
-    assert not vanished(base, base, {"Torch-Compiled Region: 0/0": (1.0, 1.0)})
-    assert not vanished({}, base, {})
+    assert not find_vanished(base, base, {"fused": (1.0, 90.0)})
+    assert find_vanished(base, base, {"fused": (1.0, 40.0)})
+    assert find_vanished(base, base, {"aten::equal": (1.0, 90.0), "aten::clone": (1.0, 50.0)})
+    assert not find_vanished(base, base, {"Torch-Compiled Region: 0/0": (1.0, 1.0)})
+    assert not find_vanished({}, base, {})

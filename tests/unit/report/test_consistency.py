@@ -16,7 +16,7 @@ from pytest_perfdl.analysis.account.parts import StepParts
 from pytest_perfdl.cli import main
 from pytest_perfdl.judge.ranks import ProfiledRanks
 from pytest_perfdl.judge.round_data import Round, orders
-from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.judge.work import StepWork
@@ -135,7 +135,7 @@ def settled(*, of_ranks=False):
                 **of_each,
             )
         )
-    outcome = Gate(held(found, limits)).look(rounds, Spent(300, 300))
+    outcome = Gate(select_held(found, limits)).look(rounds, Spent(300, 300))
     judgement = settle(found, new, stored, stored, outcome.verdicts, rounds, limits)
     changed = (
         "@@ -41,2 +41,2 @@\n def attention(q, k, v):\n-    return flash(q, k, v)\n+    return (q @ k).softmax(-1) @ v"

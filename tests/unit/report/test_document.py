@@ -38,6 +38,7 @@ def test_the_first_rows_have_a_title_that_says_how_many_there_are():
     ("kind", "value", "text"),
     [
         ("text", None, ""),
+        ("figure", "41.20 -> 45.08 ms", "41.20 -> 45.08 ms"),
         ("ns", 1_500_000, "1.500 ms"),
         ("ns", float("nan"), ""),
         ("signed", 20_000, "+20.00 µs"),

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_perfdl.report import write_all
 from pytest_perfdl.report.markdown import summary
-from pytest_perfdl.report.ranks import TELLING, left_out, rank_table, sentences, waits_table
+from pytest_perfdl.report.ranks import TELLING, rank_table, sentences, waits_table
 from pytest_perfdl.report.terminal import failure_text
 from unit.report import runs
 
@@ -78,9 +78,13 @@ def test_rows_have_both_sides(result):
 def test_of_many_ranks_the_telling_ones_have_rows():
     (found,) = runs.with_ranks(count=64).judgement.ranks
     assert len(cells(found)) == TELLING
-    assert left_out(found) == 64 - TELLING
     assert [name for name, *_ in cells(found) if "▸" in name] == ["rank 1 ▸ changed"]
     assert waits_table(found).columns == (("rank 1", True), ("63 others", False))
+
+
+def test_the_page_says_how_many_ranks_it_leaves_out(tmp_path):
+    run = runs.run(runs.with_ranks(count=64), report_dir=tmp_path / "perf-report")
+    assert f"The other {64 - TELLING} ranks are in run.json." in write_all(run).html.read_text()
 
 
 def test_every_surface_says_it(result, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_perfdl.analysis.account.parts import step_parts
-from pytest_perfdl.diff import diff, of_traces
+from pytest_perfdl.diff import diff, side_of_traces
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import counterfactual as module
 from pytest_perfdl.whatif.counterfactual import counterfactual
@@ -32,7 +32,7 @@ def streams(**kernels):
 
 
 def change(base, new):
-    return diff(*(of_traces(name, [step_parts(side)]) for name, side in (("base", base), ("new", new))))
+    return diff(*(side_of_traces(name, [step_parts(side)]) for name, side in (("base", base), ("new", new))))
 
 
 def compared(base, new):

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from pytest_perfdl.analysis import communication_overlap
 from pytest_perfdl.analysis.account.accounts import device_accounts
 from pytest_perfdl.analysis.events.communication import communication_evidence, evidence_counts
-from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.device import device_figures
 from pytest_perfdl.analysis.overview.tables import kernel_table
@@ -191,8 +190,7 @@ class TestInFlight:
 
 def test_a_launch_at_the_moment_when_idle_time_begins_is_late():
     found = trace(step(1, 0, 60), launch(0, 1, 1), kernel("a", 0, 10, 1), launch(10, 2, 2), kernel("b", 15, 45, 2))
-    joined = launches(found)
-    (account,) = device_accounts(found, steps_of(found), joined)
+    (account,) = device_accounts(found)
     assert {name: ns for name, ns in account.items() if ns} == {"compute": 55_000, "launch latency": 5_000}
 
 
@@ -227,9 +225,8 @@ class TestProperties:
 
     @given(traces())
     def test_the_account_closes_over_every_window(self, found):
-        joined = launches(found)
         steps = steps_of(found)
-        accounts = device_accounts(found, steps, joined)
+        accounts = device_accounts(found)
         assert [sum(account.values()) for account in accounts] == [window.window_ns for window in steps.windows]
         assert all(ns >= 0 for account in accounts for ns in account.values())
 
@@ -241,7 +238,7 @@ class TestProperties:
         expected = reference.device_figures()
         figures = device_figures(found)
         assert {name: getattr(figures, name) for name in expected} == expected
-        accounts = device_accounts(found, steps, launches(found))
+        accounts = device_accounts(found)
         assert [{name: ns for name, ns in account.items() if ns} for account in accounts] == reference.accounts()
         sums = {(row.name, row.kind): (row.count, row.total_ns) for row in kernel_table(found)}
         assert sums == reference.kernel_sums()

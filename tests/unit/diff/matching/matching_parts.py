@@ -28,16 +28,16 @@ def found(base, new, **more):
     """The groups as (names of the base's parts, names of the new side's, by)."""
     return [
         ([base[place].part.name for place in group.base], [new[place].part.name for place in group.new], group.by)
-        for group in match(base, new, **more).groups
+        for group in match(base, new, **more)
     ]
 
 
 def places(base, new, **more):
     """The groups as (places on the base, on the new side, by)."""
-    return [(group.base, group.new, group.by) for group in match(base, new, **more).groups]
+    return [(group.base, group.new, group.by) for group in match(base, new, **more)]
 
 
 def confidence(base, new):
     """Of the only group."""
-    (group,) = match(base, new).groups
+    (group,) = match(base, new)
     return group.confidence

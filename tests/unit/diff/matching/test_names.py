@@ -5,7 +5,7 @@ import re
 import pytest
 
 from pytest_perfdl.diff.matching import names
-from pytest_perfdl.diff.matching.names import BUILT_IN, Rules, bare, neutral, normalized, replaced, words
+from pytest_perfdl.diff.matching.names import BUILT_IN, bare, neutral, normalized, replaced, words
 
 
 @pytest.mark.parametrize("rule", BUILT_IN, ids=[str(number) for number in range(len(BUILT_IN))])
@@ -175,7 +175,7 @@ def test_other_names_stay_as_they_are(name):
 
 
 def test_a_projects_own_rules_see_the_whole_name_and_come_first():
-    rules = Rules(((re.compile(r"^acme_v\d+_"), "acme_"), (re.compile("fwd$"), "forward")))
+    rules = ((re.compile(r"^acme_v\d+_"), "acme_"), (re.compile("fwd$"), "forward"))
     assert normalized("acme_v3_attention_128x64_fwd", rules) == "acme_attention_forward"
     assert normalized("acme_v3_attention_128x64_fwd") == "acme_v3_attention_fwd"
 

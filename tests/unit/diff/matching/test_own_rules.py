@@ -9,7 +9,7 @@ from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.diff import diff
 from pytest_perfdl.diff.matching.names import NO_RULES, normalized, rules_of
 from pytest_perfdl.diff.side import Side
-from pytest_perfdl.judge.blame import explained, located, of_diffs
+from pytest_perfdl.judge.blame import diff_rounds, find_causes, locate_causes
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.results.verdict import Cause
@@ -83,8 +83,8 @@ def rounds(before, after):
 def test_rounds_are_explained_by_them():
     made = rounds(("fast_alpha_b1", 30), ("fast_alpha_c2", 40))
     rules = rules_of([(r"_[bc]\d$", "")])
-    assert [cause.name for cause in of_diffs(explained(made, rules))][:1] == ["fast_alpha_c2"]
-    assert [cause.name for cause in of_diffs(explained(made))][:1] == ["fast_alpha_b1 -> fast_alpha_c2"]
+    assert [cause.name for cause in find_causes(diff_rounds(made, rules))][:1] == ["fast_alpha_c2"]
+    assert [cause.name for cause in find_causes(diff_rounds(made))][:1] == ["fast_alpha_b1 -> fast_alpha_c2"]
 
 
 def test_places_are_found_by_them():
@@ -96,5 +96,5 @@ def test_places_are_found_by_them():
         side: {"call": replace(found["call"], parts=tuple(replace(part, line=line) for part in found["call"].parts))}
         for side, found in (("base", one.parts_base), ("head", one.parts_head))
     }
-    assert located([blamed], parts["base"], parts["head"], rules)[0].line == line
-    assert located([blamed], parts["base"], parts["head"])[0].line == ""
+    assert locate_causes([blamed], parts["base"], parts["head"], rules)[0].line == line
+    assert locate_causes([blamed], parts["base"], parts["head"])[0].line == ""

@@ -142,12 +142,8 @@ def smooth(sizes: F64, ns: F64, errors: F64, freedom: int, at: F64, *, bent: boo
 
     Parameters
     ----------
-    sizes, ns
-        Positive, three different sizes or more.
-    errors
-        Relative standard errors of the times.
-    freedom
-        Degrees of freedom of those.
+    sizes, ns, errors, freedom
+        As of `shape`.
     at
         Sizes at which the curve is wanted.
     bent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
@@ -14,8 +14,14 @@ from pytest_perfdl.scaling.laws import CONSTANT, Constant, Form
 from pytest_perfdl.scaling.points import F64, Points
 
 Share = Literal["whole", "divided", "undivided", "steps", "pairs"]
-"""How p processors share an amount: each does all of it (1), a part of it (1/p), the difference between the two
-(1 - 1/p), or there is one for each neighbor (p - 1), or for each pair that may get in each other's way (p (p - 1))."""
+_SHARES: Mapping[Share, tuple[str, Callable[[F64, F64], F64]]] = {
+    "divided": ("{0} / {1}", lambda amount, count: amount / count),
+    "undivided": ("{0} * (1 - 1/{1})", lambda amount, count: amount * (1 - 1 / count)),
+    "steps": ("{1} - 1", lambda _, count: count - 1),
+    "pairs": ("{1} * ({1} - 1)", lambda _, count: count * (count - 1)),
+}
+"""How p processors share an amount, unless each does all of it: each does a part of it, or the difference between the
+two, or there is one for each neighbor, or for each pair that may get in each other's way."""
 
 PROCESSORS = ("processors", "processes", "workers", "threads", "ranks", "devices", "gpus", "nodes")
 """Factors that are taken for the number of processors."""
@@ -42,29 +48,16 @@ class Feature:
     def name(self) -> str:
         """A formula: "batch * layers^2 / workers"."""
         amount = " * ".join(f"{name}^{power}" if power > 1 else name for name, power in self.powers)
-        if self.share == "divided":
-            return f"{amount or 1} / {self.processors}"
-        if self.share == "undivided":
-            return f"{amount or 1} * (1 - 1/{self.processors})"
-        if self.share == "steps":
-            return f"{self.processors} - 1"
-        if self.share == "pairs":
-            return f"{self.processors} * ({self.processors} - 1)"
-        return amount or CONSTANT
+        if self.share == "whole":
+            return amount or CONSTANT
+        return _SHARES[self.share][0].format(amount or 1, self.processors)
 
     def column(self, columns: Mapping[str, F64]) -> F64:
         """Its amount for each row."""
         amount = np.ones(len(next(iter(columns.values()))))
         for name, power in self.powers:
             amount = amount * columns[name] ** power
-        if self.share == "whole":
-            return amount
-        count = columns[self.processors]
-        if self.share == "divided":
-            return amount / count
-        if self.share == "undivided":
-            return amount * (1 - 1 / count)
-        return count - 1 if self.share == "steps" else count * (count - 1)
+        return amount if self.share == "whole" else _SHARES[self.share][1](amount, columns[self.processors])
 
 
 def features(points: Points) -> tuple[Feature, ...]:

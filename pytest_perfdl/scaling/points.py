@@ -317,14 +317,7 @@ def points_of(
     intrinsic: Sequence[str] | None = None,
     extrinsic: Sequence[str] | None = None,
 ) -> Points:
-    """The points of a test; each repeat is one.
-
-    Parameters
-    ----------
-    metric
-        A metric in nanoseconds by its full name.
-    intrinsic, extrinsic
-        Kinds of the factors, as `Points.of` sorts them.
+    """The points of a test; each repeat is one. The metric is one in nanoseconds, by its full name.
 
     Raises
     ------

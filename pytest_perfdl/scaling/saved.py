@@ -124,16 +124,7 @@ def parts_of(
     intrinsic: Sequence[str] | None = None,
     extrinsic: Sequence[str] | None = None,
 ) -> Parts:
-    """Fit each part of a test's step.
-
-    Parameters
-    ----------
-    members
-        The sizes of the test.
-    metric
-        Only its call counts: that of "forward.step_time" is "forward".
-    intrinsic, extrinsic
-        Kinds of the factors, as `Points.of` sorts them.
+    """Fit each part of a test's step. Of the metric only its call counts: that of "forward.step_time" is "forward".
 
     Raises
     ------

@@ -140,19 +140,8 @@ def completing_gradients(trace: Trace, rows: Rows) -> Rows:
 
     Buckets are runs of gradients in the order in which the backward pass completes them, and all-reduces send them in
     their order. So in each step the bytes of the all-reduces must add up, one after the other, to those of some of
-    the gradients, and all of them to those of all. Other collectives of a step, such as of a loss, fit in nowhere.
-
-    Parameters
-    ----------
-    trace
-        The trace of one rank.
-    rows
-        Its collectives in the order in which they start.
-
-    Returns
-    -------
-    Rows
-        -1 for all of a step whose bytes do not add up.
+    the gradients, and all of them to those of all; where they do not, all of the step are -1. Other collectives of a
+    step, such as of a loss, fit in nowhere. Rows are in the order in which the collectives start.
     """
     found = np.full(len(rows), -1, dtype=np.intp)
     known = gradients(trace)

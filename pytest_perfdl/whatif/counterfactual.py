@@ -61,21 +61,10 @@ class _Work:
 
 
 def counterfactual(found: Diff, base: Trace, new: Trace, rules: Rules = NO_RULES) -> Counterfactual | None:
-    """What each cause costs the step, from one trace on each side.
+    """What each cause of a change costs the step, from one trace on each side.
 
-    Parameters
-    ----------
-    found
-        The change that is shared out.
-    base, new
-        A trace of each side.
-    rules
-        A project's own, for the names by which work is matched.
-
-    Returns
-    -------
-    Counterfactual or None
-        `None` where the account says it all: nothing overlaps, or no work changed.
+    `None` where the account says it all: nothing overlaps, or no work changed. `rules` are a project's own, for the
+    names by which work is matched.
     """
     graphs = task_graph(base), task_graph(new)
     if not all(map(_overlaps, graphs)):

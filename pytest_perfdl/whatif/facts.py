@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from pytest_perfdl.analysis.account.parts import PHASES, labels
 from pytest_perfdl.analysis.efficiency.costs import OperatorCost, bytes_of_type, modeled_calls
 from pytest_perfdl.analysis.events.intervals import Intervals, StepWindow
 from pytest_perfdl.analysis.events.launches import call_tree, launching_operator
@@ -47,6 +48,14 @@ class Costs:
         """The call of each task, -1 for none."""
         rows = graph.tasks.row
         return np.where(rows >= 0, self.call[rows], -1)
+
+    def of_computing(self, graph: TaskGraph, *, updates: bool = True) -> Rows:
+        """The same of tasks whose time is the computing's, with or without those of updates; -1 for others."""
+        call = np.where(tasks_of_computing(graph), self.of_tasks(graph), -1)
+        if not updates and graph.trace is not None:
+            rows = graph.tasks.row
+            call[(rows >= 0) & (labels(graph.trace).phase[rows] == PHASES.index("optimizer"))] = -1
+        return call
 
     def name(self, number: int) -> str:
         """Name of the operator that a cost is of."""

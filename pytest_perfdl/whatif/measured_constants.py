@@ -12,7 +12,7 @@ from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import ConstantsError
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.whatif import task_graph
-from pytest_perfdl.whatif.facts import InputArgs, operator_costs, tasks_of_computing
+from pytest_perfdl.whatif.facts import InputArgs, operator_costs
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.calibration import Form, Ratio, Recorded
@@ -116,7 +116,7 @@ def _recorded_calls(trace: Trace) -> Mapping[str, Recorded]:
     from pytest_perfdl.measure.calibration import Recorded
 
     costs, graph = operator_costs(trace), task_graph(trace)
-    call = np.where(tasks_of_computing(graph), costs.of_tasks(graph), -1)
+    call = costs.of_computing(graph)
     some = np.flatnonzero(call >= 0)
     if not len(some):
         return {}

@@ -27,14 +27,9 @@ _RUN = 512
 
 
 def taker(rows: Rows | npt.NDArray[np.bool_], count: int | None = None) -> Callable[..., Column]:
-    """What takes some rows of any column, into a new one.
+    """What takes some rows of any column, into a new one; rows are numbers of 0 or more, or one boolean each.
 
-    Parameters
-    ----------
-    rows
-        Numbers of 0 or more, or one boolean per row.
-    count
-        Of columns in two parts, which are given one by one, the length of the first; rows count on in the second.
+    With `count` columns are given in two parts of which this is the length of the first; rows count on in the second.
     """
     if rows.dtype == bool:
         # Where the mask changes, runs begin and end alternately.
@@ -516,6 +511,18 @@ class Job:
     def numbers(self) -> tuple[int, ...]:
         """The ranks' numbers."""
         return tuple(rank.rank for rank in self.figures.ranks)
+
+    @property
+    def steps(self) -> list[int]:
+        """Numbers of the steps that all ranks have."""
+        return sorted(set.intersection(*({step.number for step in part.steps} for part in self.parts)))
+
+    def step_of(self, column: int, index: I32) -> I32:
+        """Places in `steps` of steps of a rank, given by their indices in its own graph; -1 for none."""
+        common = {number: place for place, number in enumerate(self.steps)}
+        places = [common.get(step.number, -1) for step in self.parts[column].steps]
+        found: I32 = np.array([*places, -1], dtype=np.int32)[index]
+        return found
 
     @property
     def owners(self) -> tuple[int, ...]:

@@ -95,16 +95,9 @@ class Prediction:
 
 
 def predict(context: Context, question: WhatIf | str, base: Base | None = None, /, **parameters: Any) -> Prediction:
-    """Answer one question about a graph.
+    """Answer one question about a graph: a `WhatIf`, or the name of a transform, with its parameters.
 
-    Parameters
-    ----------
-    context
-        The graph, and what is known of the machine.
-    question
-        A `WhatIf`, or the name of a transform, whose parameters are `parameters`.
-    base
-        `Base.of(context.graph)`, if there are several questions.
+    `base` is `Base.of(context.graph)`, which is worked out once if there are several questions.
 
     Raises
     ------

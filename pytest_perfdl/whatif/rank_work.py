@@ -39,35 +39,24 @@ class RankWork:
 
 
 def rank_work(job: Job, lines: Rows) -> RankWork:
-    """Divide the work of all ranks at some of the collectives, the same number in each step.
+    """Divide the work of all ranks at some lines of `job.meetings`, the same number in each step.
 
     A task belongs to the segment of the last collective that was asked for before it was submitted. On the steps'
     thread and on streams alike: a kernel that is launched before a collective comes before it.
-
-    Parameters
-    ----------
-    job
-        The ranks.
-    lines
-        Of `job.meetings`, those to divide at.
     """
-    common = sorted(set.intersection(*({step.number for step in part.steps} for part in job.parts)))
     segments, steps = [], []
     for column, part in enumerate(job.parts):
-        place = np.full(len(part.steps) + 1, -1, dtype=np.int32)
-        for index, span in enumerate(part.steps):
-            place[index] = common.index(span.number) if span.number in common else -1
-        own_step = place[part.tasks.step]
+        own_step = job.step_of(column, part.tasks.step)
         asked = asking_moments(part, job.meetings.row[lines, column])
         asked = np.sort(asked[asked < _NEVER])
         number = np.searchsorted(asked, part.tasks.submitted, side="right")
-        first = np.full(len(common), _NEVER)
+        first = np.full(len(job.steps), _NEVER)
         np.minimum.at(first, own_step[own_step >= 0], number[own_step >= 0])
         works = (own_step >= 0) & ~are_of_kinds(part.tasks, *_WAITING) & _decides(part)
         segments.append(np.where(works, number - first[own_step], -1).astype(np.int32))
         steps.append(own_step)
     count = 1 + max((int(own.max(initial=0)) for own in segments), default=0)
-    shape = len(job.parts), len(common), count
+    shape = len(job.parts), len(job.steps), count
     host, device = np.zeros(shape), np.zeros(shape)
     for rank, (part, segment, step) in enumerate(zip(job.parts, segments, steps, strict=True)):
         for table, chosen in ((host, ~part.is_device), (device, part.is_device)):
@@ -143,16 +132,11 @@ class Variation:
 
 
 def variation(work: F64) -> Variation:
-    """The spread between ranks, of steps as different as they are.
+    """The spread between ranks, of steps as different as they are, from work by rank and step.
 
     The sum of squares around the means of the steps over (k - 1) S degrees of freedom, for k ranks and S steps; with a
     chi-squared interval. Where the means of ranks differ by more than their steps explain, only k - 1 degrees of
     freedom are left for the interval.
-
-    Parameters
-    ----------
-    work
-        By rank and step.
     """
     from scipy.stats import chi2, f
 

@@ -61,13 +61,13 @@ class Lifetimes:
     def freed_between(self, chosen: Mask, until: I64, since: I64) -> Lifetimes:
         """Some of them away from `until` to `since`, one moment each: freed then, and allocated again."""
         again = chosen & (since < self.end)
-        return Lifetimes(
-            base_bytes=self.base_bytes,
-            begin=np.concatenate((self.begin, since[again])),
-            end=np.concatenate((np.where(chosen, np.minimum(until, self.end), self.end), self.end[again])),
-            bytes=np.concatenate((self.bytes, self.bytes[again])),
-            row=np.concatenate((self.row, self.row[again])),
-        )
+        gone = replace(self, end=np.where(chosen, np.minimum(until, self.end), self.end))
+        return gone.joined(since[again], self.end[again], self.bytes[again], self.row[again])
+
+    def joined(self, *more: I64) -> Lifetimes:
+        """These and more allocations, by the columns in their order."""
+        columns = (self.begin, self.end, self.bytes, self.row)
+        return Lifetimes(self.base_bytes, *map(np.concatenate, zip(columns, more, strict=True)))
 
     def with_more(self, size: int) -> Lifetimes:
         """The same with memory that is allocated all the time, or less of it."""
@@ -215,12 +215,7 @@ Function = TypeVar("Function", bound=Transform)
 def transform(name: str, *, of_job: bool = False) -> Callable[[Function], Function]:
     """Register a transform under a name, for `predict` and `perfdl whatif --apply`.
 
-    Parameters
-    ----------
-    name
-        The name.
-    of_job
-        Whether it is given the graph of a whole job where there are several ranks, and returns a change of that.
+    With `of_job` it is given the graph of a whole job where there are several ranks, and returns a change of that.
 
     Raises
     ------

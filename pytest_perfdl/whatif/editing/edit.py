@@ -37,16 +37,8 @@ def reschedule(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
 
     List scheduling without preemption: whenever a stream is free it starts, of the tasks that wait for nothing else,
     the one of lowest priority value (then the one ready first, then in the order before); if there is none, the next
-    that becomes ready. Between two tasks of such a stream passes the usual kernel gap.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    tracks
-        One boolean per track.
-    policy
-        Gives each task its priority value.
+    that becomes ready. Between two tasks of such a stream passes the usual kernel gap. `tracks` has one boolean per
+    track.
 
     Raises
     ------

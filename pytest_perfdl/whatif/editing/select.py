@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -88,16 +88,13 @@ class Select:
         if self.rank is not None:
             found &= _tasks_of_rank(graph, self.rank)
         if self.operator is not None:
-            trace = _trace(graph)
-            found &= tasks_of_rows(
-                graph, _rows_inside(trace, [fnmatchcase(name, self.operator) for name in trace.names])
-            )
+            found &= _inside_operators(graph, partial(fnmatchcase, pat=self.operator))
         if self.layer is not None:
             found &= tasks_of_rows(graph, _rows_in_layer(labels(_trace(graph)), self.layer))
         if self.phase is not None:
             if self.phase not in PHASES[1:]:
                 raise ValueError(f"there is no phase {self.phase!r}; known phases: {', '.join(PHASES[1:])}")
-            found &= tasks_of_rows(graph, labels(_trace(graph)).phase == PHASES.index(self.phase))
+            found &= _in_phases(graph, (self.phase,))
         if self.where is not None:
             found &= select_tasks(graph, self.where)
         return found
@@ -158,16 +155,11 @@ class Selected:
         if ranks := selection.numbers.get("rank"):
             found &= np.any([_tasks_of_rank(graph, rank) for rank in ranks], axis=0)
         if phases := selection.words.get("phase"):
-            found &= tasks_of_rows(
-                graph, np.isin(labels(_trace(graph)).phase, [PHASES.index(phase) for phase in phases])
-            )
+            found &= _in_phases(graph, phases)
         if selection.patterns.get("name"):
             found &= graph.named(partial(selection.matches, "name"))
         if selection.patterns.get("operator"):
-            trace = _trace(graph)
-            found &= tasks_of_rows(
-                graph, _rows_inside(trace, [selection.matches("operator", name) for name in trace.names])
-            )
+            found &= _inside_operators(graph, partial(selection.matches, "operator"))
         for condition in ("module", "shapes", "line"):
             if selection.patterns.get(condition):
                 index, texts = _texts_of_rows(_trace(graph), condition)
@@ -214,12 +206,19 @@ def tasks_of_rows(graph: TaskGraph, mask: Mask) -> Mask:
     return np.where(rows >= 0, mask[rows], False)
 
 
-def _rows_inside(trace: Trace, is_meant: Sequence[bool]) -> Mask:
-    """Rows inside an operator of which, by index into `Trace.names`, the name is meant; and what that launched."""
-    named = np.array(is_meant, dtype=bool)
-    return with_launched(
-        trace, call_tree(trace).outermost(named[trace.name] & (trace.category == Category.CPU_OP)) >= 0
-    )
+def _in_phases(graph: TaskGraph, phases: Collection[str]) -> Mask:
+    return tasks_of_rows(graph, np.isin(labels(_trace(graph)).phase, [PHASES.index(phase) for phase in phases]))
+
+
+def _inside_operators(graph: TaskGraph, predicate: Callable[[str], object]) -> Mask:
+    trace = _trace(graph)
+    return tasks_of_rows(graph, with_launched(trace, rows_inside(trace, predicate)))
+
+
+def rows_inside(trace: Trace, predicate: Callable[[str], object]) -> Mask:
+    """Rows of operators whose name satisfies a predicate, and of what the host runs inside them."""
+    operators = trace.named(predicate)[trace.name] & (trace.category == Category.CPU_OP)
+    return np.asarray(call_tree(trace).outermost(operators) >= 0, dtype=bool)
 
 
 def with_launched(trace: Trace, rows: Mask) -> Mask:

@@ -38,14 +38,7 @@ def meetings(traces: Sequence[Trace], graphs: Sequence[TaskGraph], figures: Rank
     """What the communication tasks of several ranks have in common.
 
     They are the collectives and messages that `analysis.ranks` matched. What ended on a waiting rank before the last
-    had come is left out.
-
-    Parameters
-    ----------
-    traces, graphs
-        Of each rank, in the order of their numbers.
-    figures
-        `ranks(traces)`.
+    had come is left out. Traces and graphs are in the order of the ranks' numbers.
     """
     column_of = {rank.rank: column for column, rank in enumerate(figures.ranks)}
     known = [set(graph.tasks.row[graph.tasks.kind == TaskKind.COMMUNICATION].tolist()) - {-1} for graph in graphs]
@@ -103,14 +96,7 @@ def job_graph(traces: Sequence[Trace], graph_of: Callable[[Trace], TaskGraph] = 
     the duration of the shortest-running rank; it begins on no rank before the last has arrived; what passes beyond
     that on a rank, because ends differ or clocks do, is a lag of its own. A kernel that receives waits likewise for
     the start of the one that sends to it, and that for nothing. Where an edit makes a rank's kernel longer or shorter
-    its transfer becomes so in the same proportion.
-
-    Parameters
-    ----------
-    traces
-        One per rank, in any order.
-    graph_of
-        What makes a graph of one of them.
+    its transfer becomes so in the same proportion. Traces come in any order.
 
     Returns
     -------
@@ -163,8 +149,7 @@ def couple(job: Job) -> TaskGraph:
         [communication_tasks(part, rows) for part, rows in zip(job.parts, job.meetings.row.T, strict=True)], axis=1
     )
     held = np.count_nonzero(at >= 0, axis=1) > 1
-    common = sorted(set.intersection(*({step.number for step in part.steps} for part in job.parts)))
-    cut = [_cut_meetings(job, column, at[:, column], held, common) for column in range(len(job.parts))]
+    cut = [_cut_meetings(job, column, at[:, column], held) for column in range(len(job.parts))]
     tasks, edges, tracks, names = list[Tasks](), list[Edges](), list[Track](), list[str]()
     begins = np.full(at.shape, NO_RELEASE, dtype=np.int64)
     into, out_of = list[Edges](), list[Edges]()
@@ -206,7 +191,7 @@ def couple(job: Job) -> TaskGraph:
         edges=Edges.joined(*edges, *into, *out_of),
         tracks=tuple(tracks),
         names=tuple(names),
-        steps=tuple(_span(job, number) for number in common),
+        steps=tuple(_span(job, number) for number in job.steps),
         owner=job.owners[0],
         on_device=any(part.on_device for part in job.parts),
         constants=job.parts[0].constants,
@@ -243,7 +228,7 @@ class _Cut:
     """The task that waits for all to arrive, -1 where it does not wait."""
 
 
-def _cut_meetings(job: Job, column: int, at: Rows, held: Mask, steps: Sequence[int]) -> _Cut:
+def _cut_meetings(job: Job, column: int, at: Rows, held: Mask) -> _Cut:
     part, found, shift = job.parts[column], job.meetings, job.shifts[column]
     lines = np.flatnonzero(held & found.waits[:, column] & (at >= 0))
     lines = lines[np.argsort(at[lines], kind="stable")]
@@ -263,11 +248,8 @@ def _cut_meetings(job: Job, column: int, at: Rows, held: Mask, steps: Sequence[i
     tasks.start[:] += shift
     tasks.submitted[:] += shift
     tasks.release[tasks.release > NO_RELEASE] += shift
-    place = np.full(len(part.steps) + 1, -1, dtype=np.int32)
-    for index, step in enumerate(part.steps):
-        place[index] = steps.index(step.number) if step.number in steps else -1
     launcher = np.where(tasks.launcher >= 0, number[tasks.launcher], -1)
-    tasks = replace(tasks, launcher=launcher, step=place[tasks.step])
+    tasks = replace(tasks, launcher=launcher, step=job.step_of(column, tasks.step))
     edges = part.edges
     source = np.where(edges.at_start, arrives[edges.source], number[edges.source])
     edges = edges.with_(source=source, target=arrives[edges.target])

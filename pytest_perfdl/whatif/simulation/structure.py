@@ -74,17 +74,7 @@ def _next_to(edges: Edges) -> Mask:
 
 
 def link_chains(chains: Chains, others: Edges, on_host: Mask) -> Edges:
-    """All edges ordered by target: into each task the one of its chain, then the others as given.
-
-    Parameters
-    ----------
-    chains
-        The chains.
-    others
-        All other edges, ordered by target.
-    on_host
-        Which tasks are of host threads.
-    """
+    """All edges ordered by target: into each task the one of its chain, then the others, which are ordered so."""
     edges = Edges.later(partial(_columns, chains, others, on_host))
     # One that an edit has made an edge between neighbors counts as their chain's: those have to be looked for.
     if not (_next_to(others) & ~chains.there[others.target]).any():
@@ -167,16 +157,9 @@ def structure(graph: TaskGraph) -> Structure:
 
 
 def inherit(before: TaskGraph, edges: Edges, origin: Rows) -> None:
-    """Let a graph be compiled from what is known of the one that an edit made it of.
+    """Let a graph of these edges be compiled from what is known of the one that an edit made it of.
 
-    Parameters
-    ----------
-    before
-        The graph before the edit.
-    edges
-        The edges of the graph after it.
-    origin
-        Which task of the graph before each task was, -1 for new ones.
+    `origin` is the task of the graph before that each task was, -1 for new ones.
     """
     known = before.edges.derived.get("structure")
     if known is not None:

@@ -245,13 +245,7 @@ def gist(context: Context, layer: str = "", ratio: float = 0.5) -> Change:
                 duration[task] += round((1 + ratio) * size / rate * 1e9 * more)
         plans.append(Plan().timed(duration))
     chosen, until, since = _kept_away(context, memory, _between_passes(graph, found))
-    away = memory.freed_between(chosen, until, since)
     # The encoded form fills the time between.
-    encoded = Lifetimes(
-        away.base_bytes,
-        np.concatenate((away.begin, until[chosen])),
-        np.concatenate((away.end, since[chosen])),
-        np.concatenate((away.bytes, np.rint(memory.bytes[chosen] * ratio).astype(np.int64))),
-        np.concatenate((away.row, memory.row[chosen])),
-    )
-    return Change.of(plans, peak_bytes=encoded.peak_bytes)
+    encoded = until[chosen], since[chosen], np.rint(memory.bytes[chosen] * ratio).astype(np.int64), memory.row[chosen]
+    peak = memory.freed_between(chosen, until, since).joined(*encoded).peak_bytes
+    return Change.of(plans, peak_bytes=peak)

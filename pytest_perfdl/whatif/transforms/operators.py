@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,7 @@ from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import MissingMachineConstant, NotApplicable
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace
 from pytest_perfdl.whatif.editing.edit import Plan
-from pytest_perfdl.whatif.editing.select import tasks_of_rows, with_launched
+from pytest_perfdl.whatif.editing.select import rows_inside, tasks_of_rows, with_launched
 from pytest_perfdl.whatif.editing.surgery import NewTask
 from pytest_perfdl.whatif.facts import (
     SHORT_TYPES,
@@ -98,8 +99,7 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     costs = operator_costs(context.trace)
     if not costs.costs:
         raise NotRecorded("the trace has no shapes of operators: profile with record_shapes=True")
-    call = np.where(tasks_of_computing(graph), costs.of_tasks(graph), -1)
-    call[tasks_of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
+    call = costs.of_computing(graph, updates=False)
     some = np.flatnonzero(call >= 0)
     already = autocast(context.trace)
     lower = {
@@ -231,12 +231,10 @@ _NORM = ("aten::linalg_vector_norm", "aten::_foreach_norm", "aten::norm", "aten:
 
 def operator_rows(trace: Trace, pattern: str) -> Mask:
     """Rows inside operators of a name (`*` and `?` as in file names) and their backward operators, with kernels."""
-    named = trace.named(lambda name: fnmatchcase(name, pattern))
-    tree = call_tree(trace)
-    found: Mask = tree.outermost(named[trace.name] & (trace.category == Category.CPU_OP)) >= 0
+    found = rows_inside(trace, partial(fnmatchcase, pat=pattern))
     forward = forward_of(trace)
     backward = (forward >= 0) & found[np.maximum(forward, 0)]
-    return with_launched(trace, found | (tree.outermost(backward) >= 0))
+    return with_launched(trace, found | (call_tree(trace).outermost(backward) >= 0))
 
 
 def with_python(graph: TaskGraph, tasks: Mask) -> Mask:
@@ -419,7 +417,7 @@ def fused_durations(context: Context, epilogues: bool) -> tuple[I64, Mask]:
 def _chains(context: Context, epilogues: bool) -> list[list[_Link]]:
     """Consecutive calls of one step and track in which each reads what the one before wrote, by size."""
     graph, costs = context.graph, operator_costs(context.trace)
-    call = np.where(tasks_of_computing(graph), costs.of_tasks(graph), -1)
+    call = costs.of_computing(graph)
     found: list[list[_Link]] = []
     changes = (call[1:] != call[:-1]) | (graph.tasks.track[1:] != graph.tasks.track[:-1])
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(call)]

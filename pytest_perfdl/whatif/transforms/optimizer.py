@@ -13,7 +13,6 @@ from pytest_perfdl.whatif.facts import (
     optimizer_steps,
     per_step,
     tasks_inside,
-    tasks_of_computing,
 )
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
 from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
@@ -109,8 +108,7 @@ def _has_momentum(graph: TaskGraph, tasks: Rows, parameters: float) -> bool:
 def _reached_rate(context: Context, tasks: Rows) -> float:
     """Bytes per second of the update's operators on the largest tensors; 0 if the shapes are unknown."""
     graph, costs = context.graph, operator_costs(context.trace)
-    tasks = tasks[tasks_of_computing(graph)[tasks]]
-    call = costs.of_tasks(graph)[tasks]
+    call = costs.of_computing(graph)[tasks]
     tasks, call = tasks[call >= 0], call[call >= 0]
     calls, place = np.unique(call, return_inverse=True)
     if not len(calls):

@@ -103,16 +103,9 @@ def _fit_any_kind(found: Meetings, took: I64, kind: str, members: int) -> Cost |
 
 
 def retime(job: Job, transfer: F64, work: Sequence[I64] | None = None) -> Plan:
-    """Collectives whose transfers take so many nanoseconds; waiting follows from that.
+    """Collectives whose transfers take so many nanoseconds each; waiting follows from that.
 
-    Parameters
-    ----------
-    job
-        The ranks.
-    transfer
-        One value for each, nanoseconds.
-    work
-        Other durations of all tasks, by rank.
+    `work` has other durations of all tasks, by rank.
     """
     share = np.maximum(transfer, 0.0) / np.maximum(transfers(job.meetings), 1)
     plans = []
@@ -148,8 +141,7 @@ def straggler_removed(context: Context, rank: int = -1) -> Change:
         raise ValueError(f"straggler_removed:rank={rank}: the traces are of ranks {', '.join(map(str, job.numbers))}")
     column = job.numbers.index(number)
     work = rank_work(job, np.arange(len(job.meetings)))
-    numbers = _common_steps(job)
-    own_steps = np.array([since is None or step >= since for step in numbers], dtype=bool)
+    own_steps = np.array([since is None or step >= since for step in job.steps], dtype=bool)
     if not own_steps.any():
         own_steps[:] = True
     others = np.arange(len(job.parts)) != column
@@ -173,10 +165,6 @@ def _straggler(job: Job) -> tuple[int, int | None]:
             "as in straggler_removed:rank=1"
         )
     return found.rank, found.since_step
-
-
-def _common_steps(job: Job) -> list[int]:
-    return sorted(set.intersection(*({step.number for step in part.steps} for part in job.parts)))
 
 
 def _ratio(work: F64, column: int, others: Mask) -> F64:

@@ -253,8 +253,7 @@ def channels_last(context: Context) -> Change:
             "channels-last is unknown",
             "measured ratios",
         )
-    call = np.where(tasks_of_computing(graph), costs.of_tasks(graph), -1)
-    call[tasks_of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
+    call = costs.of_computing(graph, updates=False)
     some = np.flatnonzero(call >= 0)
     plans = []
     for which in (1, 0, 2):

@@ -26,7 +26,7 @@ from unittest import mock
 
 from pytest_perfdl.cli import main as perfdl
 from pytest_perfdl.model.errors import ReportError
-from pytest_perfdl.report.terminal import failure_text
+from pytest_perfdl.report.terminal import FAILURE_WIDTH, failure_text, summary_lines
 from pytest_perfdl.results.run import Run
 from pytest_perfdl.results.run_file import read_run
 
@@ -158,6 +158,10 @@ def _failure(run: Run) -> str:
     return failure_text(failing, run)
 
 
+def _verbose(run: Run) -> str:
+    return "".join(f"{line.text}\n" for line in summary_lines(run, 1, FAILURE_WIDTH))
+
+
 def _curve(run: Run) -> str:
     """The test with the verdict on a curve."""
     return failure_text(next(result for result in run.results if result.curves), run)
@@ -166,7 +170,7 @@ def _curve(run: Run) -> str:
 RUNS = {
     "failure": (RUN, _failure),
     "tutorial": (DATA / "tutorial" / "run.json", _failure),
-    "memory": (DATA / "memory.json", _failure),
+    "memory": (DATA / "memory.json", _verbose),
     "curve": (DATA / "sizes.json", _curve),
 }
 """Recorded runs of pytest, and what is shown of each."""

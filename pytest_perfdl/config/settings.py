@@ -505,8 +505,9 @@ def header(settings: Settings, root: Path) -> str:
     if settings.compares_sides:
         base = f"compared with {settings.other_side}"
     else:
-        stored = sum(1 for path in (root / settings.folder).rglob("*.json") if not path.name.endswith(".trace.json"))
-        base = f"{plural(stored, 'baseline')} in {settings.folder}"
+        # Beside the baselines of a machine lies what was measured of the machine itself.
+        stored = {*(root / settings.folder).rglob("*.json")} - {*(root / settings.folder).glob("*/machine.json")}
+        base = f"{plural(len(stored), 'baseline')} in {settings.folder}"
     mode = f"update {settings.update}" if settings.update else "on"
     clashes = [f"{flag} is defined by {owner}: use {long_name(flag)}" for flag, owner in settings.clashes.items()]
     where = "in pytest's process, not compared" if settings.isolate == "none" else "fresh processes per test"

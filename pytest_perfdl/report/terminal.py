@@ -1,8 +1,9 @@
 """The terminal: the run's summary, and the text of a test that fails.
 
 `summary_lines` gives lines with their markup, which the plugin writes with pytest's own reporter: one to three lines
-for a test, since pytest has shown `failure_text` of what fails already. That text is complete without the summary: it
-may be all that a CI log or a JUnit viewer shows. Its content comes from `story` and `words`: here it is laid out.
+for a test, and with `-v` everything. pytest has shown `failure_text` of what fails before: what fails, its first cause,
+and what to do. It may be all that a CI log or a JUnit viewer shows. The content of both comes from `story` and `words`:
+here it is laid out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_perfdl.judge.kernels import is_expected
-from pytest_perfdl.model.metrics import GROWTH, general, is_utilization
+from pytest_perfdl.model.metrics import general, is_utilization
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import harmless
 from pytest_perfdl.report import compared, figures, layout, memory, ranks, words
@@ -24,8 +25,10 @@ from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerd
 
 CAUSES_SHOWN = 5
 """Rows of the profiled step below its causes."""
-SOURCE_LINES_SHOWN = 20
-"""Of the changed functions' diffs together, unless more is asked for."""
+SOURCE_LINES_SHOWN = 8
+"""Of the changed functions' diffs together in the text of a failure."""
+FAILING_SHOWN = 5
+"""Metrics with the verdict of their test in the text of a failure."""
 DEFINITION_LINES = 9
 """Of the diff of a test's definition, where little is shown."""
 CODE_PIECES, CODE_INDENT = 3, 8
@@ -97,13 +100,22 @@ def summary_lines(
 
 
 def failure_text(result: Result, run: Run) -> str:
-    """What `PerfRegression` says: what is wrong, how sure that is, what caused it, and what to do about it."""
-    about = story(result, run)
-    lines = layout.paragraph(f"{words.word(result)}: {_main_reason(result, about)}", 0, FAILURE_WIDTH, more=4)
-    lines += map(_text, _details(result, about, run, 0, FAILURE_WIDTH, traces=True))
-    lines += _legend([result], 0, FAILURE_WIDTH)
+    """What `PerfRegression` says: what is wrong, how sure that is, the first cause, and what to do about it."""
+    about, judgement = story(result, run), result.judgement
+    lines: list[Line] = []
+    lines += layout.paragraph(f"{words.word(result)}: {_main_reason(result, about)}", 0, FAILURE_WIDTH, more=4)
+    lines += _definition_lines(result, DEFINITION_LINES, FAILURE_WIDTH)
+    failing = [metric for metric in judgement.metrics if metric.outcome == judgement.verdict]
+    failing = words.metrics_worst_first(failing, judgement.verdict)
+    lines += _metric_lines(failing[:FAILING_SHOWN], judgement.verdict, 0, FAILURE_WIDTH)
+    if len(failing) > FAILING_SHOWN:
+        lines.append(f"    and {len(failing) - FAILING_SHOWN} more (-v)")
+    lines += _first_cause(result, about, FAILURE_WIDTH)
+    lines += _notes(result, 0, FAILURE_WIDTH)
+    lines += _growth(result, FAILURE_WIDTH)
+    lines += _texts(words.budget_notes(result), FAILURE_WIDTH)
     if not run.judged:
-        return "\n".join(lines)
+        return "\n".join(map(_text, lines))
     facts = []
     if result.judgement.context_changes:
         said = {change[0]: _shift(*change) for change in result.judgement.context_changes}
@@ -122,7 +134,30 @@ def failure_text(result: Result, run: Run) -> str:
     facts += words.commands(result, run.invocation)
     size = max(len(label) for label, _ in facts)
     lines += [f"{label:{size}}  {text}" for label, text in facts]
-    return "\n".join(lines)
+    return "\n".join(map(_text, lines))
+
+
+def _first_cause(result: Result, about: Story, width: int) -> Iterator[str]:
+    """The first cause with its place and changed lines, and what to do."""
+    judgement = result.judgement
+    causes = [f"cause: {cause_line(group)}" for group in about.causes]
+    if about.memory_first and about.memory:
+        causes = [_memory_cause(about)]
+    said = [f"ranks: {text}" for text in ranks.sentences(judgement)[:1]] + causes[:1]
+    said += [
+        f"{words.environment_words(each)}: {each.name} {each.reason}"
+        for each in judgement.environment
+        if words.judged(each)
+    ]
+    yield from _texts(said, width, more=6)
+    yield from _source_lines(about.diffs[:1], SOURCE_LINES_SHOWN, width)
+    yield from _texts([f"to do: {about.advice}"] if about.advice else [], width, more=6)
+
+
+def _memory_cause(about: Story) -> str:
+    place = f", allocated at {about.memory_place.text}" if about.memory_place else ""
+    changed = f"; {about.memory_changed}" if about.memory_changed else ""
+    return f"cause: {about.memory}{place}{changed}"
 
 
 def _header(run: Run, width: int) -> list[str]:
@@ -259,12 +294,23 @@ def _title(result: Result) -> str:
 def _details(result: Result, about: Story, run: Run, verbosity: int, width: int, *, traces: bool) -> Iterator[Line]:
     judgement = result.judgement
     metrics, left_out = _shown_metrics(judgement, verbosity, run)
-    yield from _definition_lines(result, SOURCE_LINES_SHOWN, width)
+    yield from _definition_lines(result, None, width)
     yield from _metric_lines(metrics, judgement.verdict, verbosity, width)
     yield from _texts(_about_metrics(result, metrics, left_out, verbosity), width)
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
         yield from _why(result, about, run, verbosity, width)
-    recording = words.recording_notes(result)
+    yield from _notes(result, verbosity, width)
+    yield from _growth(result, width)
+    yield from _texts(words.budget_notes(result), width)
+    if traces and words.fails_or_warns(result):
+        folder = words.shown_path(run, run.report_dir / "traces")
+        shown = [exemplars for exemplars in kept(run, result) if exemplars.base or exemplars.new]
+        yield from (f"    traces  {folder}/{pattern(result, exemplars)}" for exemplars in shown)
+
+
+def _notes(result: Result, verbosity: int, width: int) -> Iterator[str]:
+    """Remarks on the measurement that bear on the verdict; with verbosity the others too."""
+    judgement, recording = result.judgement, words.recording_notes(result)
     said = [note if note in recording else f"note: {note}" for note in words.telling_notes(judgement)]
     for finding in words.told_findings(judgement):
         if finding.message in recording:
@@ -272,12 +318,6 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
         elif verbosity > 0 and not words.is_telling(finding, judgement):
             said.append(f"note ({finding.code}), does not affect the verdict: {finding.message}")
     yield from _texts(said, width)
-    yield from _growth(result, width)
-    yield from _texts(words.budget_notes(result), width)
-    if traces and words.fails_or_warns(result):
-        folder = words.shown_path(run, run.report_dir / "traces")
-        shown = [exemplars for exemplars in kept(run, result) if exemplars.base or exemplars.new]
-        yield from (f"    traces  {folder}/{pattern(result, exemplars)}" for exemplars in shown)
 
 
 def _shown_metrics(judgement: Judgement, verbosity: int, run: Run) -> tuple[list[MetricVerdict], int]:
@@ -288,8 +328,6 @@ def _shown_metrics(judgement: Judgement, verbosity: int, run: Run) -> tuple[list
     # What the step lost is explained by its kernels below; without that a slower kernel is the news.
     left_out = [] if verbosity > 1 else kernels if of_step else kernels[CAUSES_SHOWN:]
     metrics = [metric for metric in metrics if metric not in left_out]
-    if verbosity < 1:
-        metrics = [metric for metric in metrics if not words.judged(metric) or words.matters(metric, judgement)]
     return metrics, 0 if of_step else len(left_out)
 
 
@@ -300,19 +338,15 @@ def _about_metrics(result: Result, metrics: Sequence[MetricVerdict], left_out: i
     yield words.metrics_explained(words.metrics_worst_first(metrics))
     yield words.limits_explained(metrics)
     yield words.verdicts_explained(each for each in metrics if each.outcome != judgement.verdict)
-    if verbosity < 1:
-        yield words.unimportant_sentence(judgement)
     if left_out:
         yield f"and {plural(left_out, 'more kernel')} over their limits (-vv)"
     yield from (f"{metric.name}: {why}" for metric in judged if (why := words.own_reason(metric, judgement)))
     if any(is_utilization(metric.name) for metric in judged) or verbosity > 1:
         yield from words.coverage_notes(judgement)
-    if verbosity > 0:
-        yield from (f"note of the baseline: {note}" for note in [words.baseline_note(result)] if note)
-        yield judgement.rounds
+    yield from (f"note of the baseline: {note}" for note in [words.baseline_note(result)] if note)
+    yield judgement.rounds
     for metric in judgement.environment:
-        if words.judged(metric) or verbosity > 0:
-            yield f"{words.environment_words(metric)}: {metric.name} {metric.reason}"
+        yield f"{words.environment_words(metric)}: {metric.name} {metric.reason}"
 
 
 def _why(result: Result, about: Story, run: Run, verbosity: int, width: int) -> list[str]:
@@ -326,13 +360,8 @@ def _why(result: Result, about: Story, run: Run, verbosity: int, width: int) -> 
     causes += _texts((f"ranks: {text}" for text in ranks.sentences(judgement)), width, more=7)
     peaks = [*_memory_lines(result, run, verbosity, width)]
     if about.memory_first and about.memory:
-        place = f", allocated at {about.memory_place.text}" if about.memory_place else ""
-        changed = f"; {about.memory_changed}" if about.memory_changed else ""
-        peaks = [*_texts([f"cause: {about.memory}{place}{changed}"], width, more=6), *peaks]
-    if verbosity == 0 and not about.memory_first and not _is_of_memory(judgement):
-        # Within its limit a peak is no news beside a time that is not.
-        peaks = []
-    source = _source_lines(about.diffs, verbosity, width)
+        peaks = [*_texts([_memory_cause(about)], width, more=6), *peaks]
+    source = _source_lines(about.diffs, None, width)
     todo = _texts([f"to do: {about.advice}"] if about.advice else [], width, more=6)
     work = _texts((words.work_sentence(change, judgement) for change in judgement.work), width)
     table = _cause_lines(judgement.blame, verbosity, width)
@@ -340,14 +369,8 @@ def _why(result: Result, about: Story, run: Run, verbosity: int, width: int) -> 
     advice = _texts([f"advice: {', '.join(suggestion)}"] if suggestion else [], width)
     if about.memory_first:
         # Times did not change: what differs in the profiled step is for who asks.
-        return [*peaks, *source, *todo, *([*causes, *work, *table, *advice] if verbosity > 0 else [])]
+        return [*peaks, *source, *todo, *causes, *work, *table, *advice]
     return [*causes, *source, *todo, *work, *peaks, *table, *advice]
-
-
-def _is_of_memory(judgement: Judgement) -> bool:
-    """Whether a metric of memory has the verdict of the test, or memory grows."""
-    metrics = [each for each in judgement.metrics if general(each.name) in ("peak_memory", "static_memory", GROWTH)]
-    return bool(judgement.growth) or any(each.outcome == judgement.verdict for each in metrics)
 
 
 def _texts(texts: Iterable[str], width: int, *, indent: int = 4, more: int = 0) -> Iterator[str]:
@@ -361,7 +384,7 @@ def _metric_shown(metric: MetricVerdict, verbosity: int, run: Run) -> bool:
         return True
     if words.judged(metric) or general(metric.name) == "step_time":
         return True
-    return verbosity > 0 and metric.verdict is not None
+    return metric.verdict is not None
 
 
 def _metric_lines(metrics: Sequence[MetricVerdict], verdict: Verdict, verbosity: int, width: int) -> list[str]:
@@ -410,31 +433,32 @@ def _cause_lines(blame: Sequence[Cause], verbosity: int, width: int) -> list[str
 def _memory_lines(result: Result, run: Run, verbosity: int, width: int) -> Iterator[str]:
     """Whose the memory at the peak is that was not there before, and what accumulates."""
     for change in result.judgement.memory:
-        if change.causes or verbosity > 0:
-            yield from layout.paragraph(memory.peak_sentence(change), 4, width)
+        yield from layout.paragraph(memory.peak_sentence(change), 4, width)
         most = None if verbosity > 1 else memory.CAUSES_SHOWN
         yield from memory.cause_lines(change, most, 6, width, "-vv", lambda line: frame_place(line, result, run))
         lead = memory.advice_lead(change, result.judgement)
-        for advice in change.advice[:1] if verbosity < 1 else change.advice:
+        for advice in change.advice:
             said = memory.advice_sentence(advice, change, result.judgement)
             yield from layout.paragraph(f"{lead}: {said}", 6, width)
 
 
-def _definition_lines(result: Result, most: int, width: int) -> list[str]:
-    """How the definition of the test differs between the two sides."""
+def _definition_lines(result: Result, most: int | None, width: int) -> list[str]:
+    """How the definition of the test differs between the two sides; `most` bounds the lines."""
     lines: list[str] = []
     for each in result.judgement.definition:
         code = [line for line in words.diff_lines(each) if not line.startswith("@")]
         lines += [f"    {words.source_title(each)}", *(f"      {line}" for line in code)]
-    more = [f"      and {plural(len(lines) - most, 'more line')}"] if len(lines) > most + 1 else []
+    more = []
+    if most is not None and len(lines) > most + 1:
+        more = [f"      and {plural(len(lines) - most, 'more line')} (-v)"]
     return [layout.cut(line, max(width, layout.LEAST_NAME)) for line in (lines[:most] if more else lines)] + more
 
 
-def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> list[str]:
+def _source_lines(diffs: Sequence[SourceDiff], most: int | None, width: int) -> list[str]:
     """The changed lines, without the indentation that all of them have; long ones go on below, cut nowhere."""
     code = [words.diff_lines(each) for each in diffs]
     total = sum(map(len, code))
-    room = total if verbosity > 0 else min(total, SOURCE_LINES_SHOWN)
+    room = total if most is None or total <= most + 1 else most
     lines: list[str] = []
     left = total - room
     for each, text in zip(diffs, code, strict=True):

@@ -237,7 +237,7 @@ def set_durations(pairs: Pairs, start: I64, duration: I64, pid: I64, tid: I64) -
         duration[rows] = np.maximum(ends - start[rows], 0)
 
 
-def merged(begin: bytes, end: bytes) -> bytes:
+def merge_args(begin: bytes, end: bytes) -> bytes:
     """The arguments of both events as JSON text; of equal keys the end's value counts, as the format says."""
     try:
         both = [msgspec.json.decode(text, type=dict[str, msgspec.Raw]) for text in (begin, end)]
@@ -528,7 +528,7 @@ class Columns:
         args = self.args.so_far()
         both = [(begin, end) for begin, end in zip(self.pairs.begin, self.pairs.end, strict=True) if args[end] != b"{}"]
         if both:
-            texts = [msgspec.Raw(merged(args[begin], args[end])) for begin, end in both]
+            texts = [msgspec.Raw(merge_args(args[begin], args[end])) for begin, end in both]
             rows = np.array([begin for begin, _ in both], dtype=np.intp)
             stored[rows] = len(phase) + np.arange(len(rows))
             self.args.add(texts)

@@ -87,7 +87,7 @@ def repair(text: bytes) -> tuple[bytes, Repairs]:
             parts.append(well_formed[0])
             position = well_formed.end()
         elif text[position] == 0x22:
-            position = _string(text, position, parts, made)
+            position = _repair_string(text, position, parts, made)
         elif not_finite := _NOT_FINITE.match(text, position):
             parts.append(b"null")
             made.append((Kind.NOT_FINITE, position))
@@ -101,9 +101,9 @@ def repair(text: bytes) -> tuple[bytes, Repairs]:
     return b"".join(parts), made
 
 
-def _string(text: bytes, start: int, parts: list[bytes], made: Repairs) -> int:
+def _repair_string(text: bytes, start: int, parts: list[bytes], made: Repairs) -> int:
     """Repair the string that opens at `start`; the position after it."""
-    ends = _ends(text, start)
+    ends = _find_ends(text, start)
     is_path = _WINDOWS_PATH.match(text, start) is not None
     parts.append(b'"')
     position = start + 1
@@ -112,19 +112,19 @@ def _string(text: bytes, start: int, parts: list[bytes], made: Repairs) -> int:
         part = _PART.match(text, position)
         if part is not None and is_path and byte == 0x5C and text[position + 1] != 0x5C:
             # A path may end in a backslash, which then seems to escape the closing quote.
-            part = part if text[position + 1] == 0x22 and not _any(ends, text, position + 1) else None
+            part = part if text[position + 1] == 0x22 and not _matches_any(ends, text, position + 1) else None
         if part is not None:
             parts.append(part[0])
             position = part.end()
-        elif byte == 0x22 and _any(ends, text, position):
+        elif byte == 0x22 and _matches_any(ends, text, position):
             parts.append(b'"')
             return position + 1
         else:
-            position = _broken(text, position, parts, made)
+            position = _repair_byte(text, position, parts, made)
     return position
 
 
-def _broken(text: bytes, position: int, parts: list[bytes], made: Repairs) -> int:
+def _repair_byte(text: bytes, position: int, parts: list[bytes], made: Repairs) -> int:
     """Repair what cannot stand inside a string; the position after it."""
     byte = text[position]
     if byte == 0x22:
@@ -146,7 +146,7 @@ def _broken(text: bytes, position: int, parts: list[bytes], made: Repairs) -> in
     return position + 1
 
 
-def _ends(text: bytes, start: int) -> tuple[re.Pattern[bytes], ...]:
+def _find_ends(text: bytes, start: int) -> tuple[re.Pattern[bytes], ...]:
     """What a closing quote is followed by, told by what stands before the string."""
     before = start - 1
     while before >= 0 and text[before] in b" \t\r\n":
@@ -161,7 +161,7 @@ def _ends(text: bytes, start: int) -> tuple[re.Pattern[bytes], ...]:
     return _ENDS_KEY, _ENDS_ITEM
 
 
-def _any(patterns: tuple[re.Pattern[bytes], ...], text: bytes, position: int) -> bool:
+def _matches_any(patterns: tuple[re.Pattern[bytes], ...], text: bytes, position: int) -> bool:
     return any(pattern.match(text, position) for pattern in patterns)
 
 

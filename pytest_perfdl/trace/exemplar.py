@@ -227,10 +227,10 @@ class _Cut:
             start_ns=int(trace.start[row]) - self.opens,
             duration_ns=int(trace.duration[row]),
             category=trace.categories[trace.category[row]],
-            args=self._reduced(index, keys) or None,
+            args=self._reduce_args(index, keys) or None,
         )
 
-    def _reduced(self, index: int, keys: Sequence[str]) -> dict[str, Any]:
+    def _reduce_args(self, index: int, keys: Sequence[str]) -> dict[str, Any]:
         args: Mapping[str, Any] = self.args[index]
         if self.of_rank:
             issues = collective_names.is_operator(self.trace.name_of(self.rows[index]))

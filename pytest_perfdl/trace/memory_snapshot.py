@@ -180,7 +180,7 @@ def read_snapshot(path: Path, *, limit_bytes: int = LIMIT, seconds: float | None
     try:
         header = orjson.loads(line)
         if "refused" not in header:
-            return _received(header, columns, where)
+            return _receive(header, columns, where)
     except (ValueError, KeyError, TypeError, IndexError):
         raise TraceError(f"{where}: the process that reads the file failed: {_ADVICE}") from None
     raise TraceError(f"{where} cannot be used: {header['refused']}")
@@ -203,11 +203,11 @@ def _child(path: Path, where: str, seconds: float) -> bytes:
             f"{where} cannot be read: the process that reads the file cannot be started ({error.strerror or error})"
         ) from None
     if done.code:
-        raise TraceError(f"{where} cannot be used: {_ended(done.code)}: {_ADVICE}")
+        raise TraceError(f"{where} cannot be used: {_describe_end(done.code)}: {_ADVICE}")
     return done.output
 
 
-def _ended(code: int) -> str:
+def _describe_end(code: int) -> str:
     if code == -getattr(signal, "SIGXCPU", 0):
         return "the file takes too long to read for a snapshot"
     try:
@@ -217,7 +217,7 @@ def _ended(code: int) -> str:
     return f"the process that reads the snapshot {how} (out of memory, or the file is damaged)"
 
 
-def _received(header: Mapping[str, Any], columns: bytes, where: str) -> Snapshot:
+def _receive(header: Mapping[str, Any], columns: bytes, where: str) -> Snapshot:
     """The snapshot in a child's answer: a line of JSON and the bytes of the columns that it lists."""
     import numpy as np
 
@@ -272,7 +272,7 @@ class _PlainUnpickler(pickle.Unpickler):
         raise _Refused(f"the file refers to external objects, but a snapshot contains only plain values: {_ADVICE}")
 
 
-def _unpickled(file: IO[bytes], limit: int) -> object:
+def _unpickle(file: IO[bytes], limit: int) -> object:
     copyreg.clear_extension_cache()
     try:
         return _PlainUnpickler(file).load()
@@ -444,7 +444,7 @@ class _Reader:
         return self.strings.setdefault(visible(text[:_MOST_CHARACTERS]), len(self.strings))
 
     def answer(self) -> Iterator[bytes]:
-        """A line of JSON and the columns, as `_received` reads them."""
+        """A line of JSON and the columns, as `_receive` reads them."""
         frames, lengths, flat = array("q"), array("i"), array("i")
         for frame in self.frames:
             frames.extend(frame)
@@ -549,7 +549,7 @@ def _answer(path: str) -> Iterator[bytes]:
             limit = _limit_memory(size)
             reader = _Reader(size)
             try:
-                reader.read(_unpickled(file, limit))
+                reader.read(_unpickle(file, limit))
                 yield from reader.answer()
             except MemoryError:
                 raise _Refused(

@@ -89,7 +89,7 @@ def recordings(trace: Trace) -> tuple[Trace, ...]:
     TraceError
         The file has several processes that cannot be told apart; the message is one line.
     """
-    found = _unmerged(trace)
+    found = _undo_merging(trace)
     if not found:
         pids = _processes(trace)
         found = (trace,) if len(pids) < 2 else _split(trace, pids)
@@ -132,7 +132,7 @@ def _processes(trace: Trace) -> list[int]:
     return [int(pid) for pid in found[np.argsort(first)]]
 
 
-def _valid(correlation: I64) -> Mask:
+def _is_valid(correlation: I64) -> Mask:
     return np.asarray((correlation > 0) & (correlation != _UNSET))
 
 
@@ -150,8 +150,8 @@ class _Links:
     @classmethod
     def of(cls, trace: Trace, pids: Sequence[int]) -> _Links:
         device, calls = trace.device_rows(), trace.launch_rows()
-        device = device[_valid(trace.correlation[device])]
-        calls = calls[_valid(trace.correlation[calls])]
+        device = device[_is_valid(trace.correlation[device])]
+        calls = calls[_is_valid(trace.correlation[calls])]
         known, matched, fits = [], [], []
         for pid in pids:
             own = calls[trace.pid[calls] == pid]
@@ -179,7 +179,7 @@ class _Links:
 
         On several devices it may launch one on each; but if many do, they are those of another process.
         """
-        kernels = rows[(trace.category[rows] == Category.KERNEL) & _valid(trace.correlation[rows])]
+        kernels = rows[(trace.category[rows] == Category.KERNEL) & _is_valid(trace.correlation[rows])]
         call = self.calls[place].find(trace.correlation[kernels])
         launches_one = ~trace.named(_MANY.search)[trace.name[call]] & (call >= 0)
         pid, correlation = trace.pid[kernels[launches_one]], trace.correlation[kernels[launches_one]]
@@ -206,7 +206,7 @@ def _split(trace: Trace, pids: Sequence[int]) -> tuple[Trace, ...]:
     lost = device[owner[device] < 0]
     if len(unknown) or len(lost) > _SHARE * len(device):
         raise _refusal(trace, pids, unknown if len(unknown) else lost)
-    return _parts(trace, pids, owner)
+    return _make_parts(trace, pids, owner)
 
 
 def _place_of(pid: I64, pids: Sequence[int]) -> Rows:
@@ -241,7 +241,7 @@ def _by_calls(trace: Trace, links: _Links, left: Rows, process: Rows, owner: Row
         while len(unsure) != before:
             # What one group is given takes calls from which another could have come.
             before = len(unsure)
-            unsure = [rows for rows in unsure if not _given(trace, links, rows, place[rows], process, owner)]
+            unsure = [rows for rows in unsure if not _give(trace, links, rows, place[rows], process, owner)]
     left_over = links.device[owner[links.device] < 0]
     fits = links.fits[place[left_over]]
     owner[left_over] = np.where(fits.sum(axis=1) == 1, fits.argmax(axis=1), -1)
@@ -252,7 +252,7 @@ def _by_calls(trace: Trace, links: _Links, left: Rows, process: Rows, owner: Row
     return owner
 
 
-def _given(trace: Trace, links: _Links, rows: Rows, place: Rows, process: Rows, owner: Rows) -> bool:
+def _give(trace: Trace, links: _Links, rows: Rows, place: Rows, process: Rows, owner: Rows) -> bool:
     """Whether only one process can have launched a group's rows; if so, `owner` says so."""
     linked = place[place >= 0]
     own = int(process[rows[0]])
@@ -274,7 +274,7 @@ def _groups(rows: Rows, *keys: I64) -> Iterator[Rows]:
     return (rows[own] for own in groups(*(key[rows] for key in keys)))
 
 
-def _parts(trace: Trace, pids: Sequence[int], owner: Rows) -> tuple[Trace, ...]:
+def _make_parts(trace: Trace, pids: Sequence[int], owner: Rows) -> tuple[Trace, ...]:
     """Each process's rows as a trace, by rank."""
     memory = _place_of(trace.memory.pid, pids)
     span = np.isin(trace.category, [code for code, name in enumerate(trace.categories) if name == "Trace"])
@@ -293,11 +293,11 @@ def _parts(trace: Trace, pids: Sequence[int], owner: Rows) -> tuple[Trace, ...]:
         metadata = {name: value for name, value in trace.metadata.items() if name != "distributedInfo"}
         if about:
             metadata["distributedInfo"] = about
-        found.append(replace(part, metadata=metadata, findings=findings, source=_named(trace, called)))
+        found.append(replace(part, metadata=metadata, findings=findings, source=_name_part(trace, called)))
     return tuple(found[place] for place in (np.argsort(numbers).tolist() if numbers else range(len(pids))))
 
 
-def _named(trace: Trace, what: str) -> str:
+def _name_part(trace: Trace, what: str) -> str:
     return f"{trace.source}: {what}" if trace.source else what
 
 
@@ -313,19 +313,19 @@ def _rank_numbers(trace: Trace, pids: Sequence[int]) -> list[int]:
     return list(pids) if sorted(pids) == list(range(len(pids))) else []
 
 
-def _unmerged(trace: Trace) -> tuple[Trace, ...]:
+def _undo_merging(trace: Trace) -> tuple[Trace, ...]:
     """The ranks of a file that `report.trace.chrome` wrote, as they were; empty for other files."""
     try:
         ranks = msgspec.convert(trace.metadata.get(MERGED), list[MergedRank])
         if {rank.pid for rank in ranks}.issuperset(_processes(trace)):
-            return tuple(_as_it_was(trace, rank) for rank in ranks)
+            return tuple(_restore(trace, rank) for rank in ranks)
     except (msgspec.ValidationError, OverflowError, UnicodeError):
         # Something else called this metadata so, or changed it.
         pass
     return ()
 
 
-def _as_it_was(trace: Trace, rank: MergedRank) -> Trace:
+def _restore(trace: Trace, rank: MergedRank) -> Trace:
     """One rank, without what was drawn for it: threads that it did not have."""
     threads = {lane: (pid, tid) for lane, pid, tid in rank.threads}
     lanes = np.array(sorted(threads), dtype=np.int64)
@@ -352,7 +352,7 @@ def _as_it_was(trace: Trace, rank: MergedRank) -> Trace:
         process_names={number(of): name for of, name in rank.process_names},
         thread_names={(number(pid), number(tid)): name for pid, tid, name in rank.thread_names},
         metadata=rank.metadata,
-        source=_named(trace, f"rank {rank.rank}"),
+        source=_name_part(trace, f"rank {rank.rank}"),
     )
 
 
@@ -388,7 +388,7 @@ def _repeated_calls(trace: Trace) -> str:
     the runtime that it is part of.
     """
     calls = trace.launch_rows()
-    calls = calls[_valid(trace.correlation[calls]) & np.isin(trace.category[calls], _CALLS)]
+    calls = calls[_is_valid(trace.correlation[calls]) & np.isin(trace.category[calls], _CALLS)]
     if (np.diff(trace.correlation[calls]) > 0).all():
         return ""
     order = calls[np.argsort(trace.correlation[calls], kind="stable")]

@@ -54,9 +54,9 @@ def with_sound_times(trace: Trace) -> Trace:
     *Outlasting*: a stream runs one event after the other, but for nodes of a graph and the last microseconds before a
     programmatic dependent launch. An event that ends after one that began later is cut where the next one begins.
     """
-    trace, findings = _once(trace)
+    trace, findings = _drop_repeated(trace)
     start, duration = trace.start.copy(), trace.duration.copy()
-    stray = _strays(start, duration)
+    stray = _find_strays(start, duration)
     timed = ~stray if stray is not None else np.ones(len(start), dtype=bool)
     if stray is not None:
         _place(trace, start, duration, np.flatnonzero(stray), np.flatnonzero(timed))
@@ -89,18 +89,18 @@ def with_sound_times(trace: Trace) -> Trace:
     return replace(trace, start=start, duration=duration, findings=tuple(findings))
 
 
-def _once(trace: Trace) -> tuple[Trace, list[str]]:
+def _drop_repeated(trace: Trace) -> tuple[Trace, list[str]]:
     """The trace with every event once, where device events are in it twice; and what is said of that."""
     device = np.flatnonzero(np.isin(trace.category, DEVICE_CATEGORIES))
-    if not len(_repeated(trace, device)):
+    if not len(_find_repeated(trace, device)):
         return trace, []
-    again = _repeated(trace, np.arange(len(trace)))
+    again = _find_repeated(trace, np.arange(len(trace)))
     text = f"{plural(len(again), 'event')} twice in the file, identical: counted once"
     kept = np.setdiff1d(np.arange(len(trace)), again, assume_unique=True)
     return subset(trace, kept), [text]
 
 
-def _repeated(trace: Trace, rows: Rows) -> Rows:
+def _find_repeated(trace: Trace, rows: Rows) -> Rows:
     """Those of the rows that are equal to an earlier one of them in everything."""
     columns = [column[rows] for column in (trace.start, trace.duration, trace.tid, trace.pid, trace.name)]
     order = np.lexsort((rows, *columns))
@@ -118,7 +118,7 @@ def _repeated(trace: Trace, rows: Rows) -> Rows:
     return np.array(sorted(found), dtype=np.intp)
 
 
-def _strays(start: I64, duration: I64) -> npt.NDArray[np.bool_] | None:
+def _find_strays(start: I64, duration: I64) -> npt.NDArray[np.bool_] | None:
     """Which events have no time, or lie far from the others; `None` without any."""
     if len(start) == 0 or start.max() - start.min() <= _UNSET_APART_NS:
         return None

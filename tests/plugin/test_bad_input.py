@@ -456,3 +456,14 @@ def test_a_test_that_only_exists_once(project, isolate):
     assert finished.code == (1 if isolate == "process" else 0)
     assert ("ids must be unique and the same in every process" in finished.output) == (isolate == "process")
     assert "Traceback" not in finished.output
+
+
+@pytest.mark.parametrize("tests, said", [(0, "0 baselines in baselines"), (1, "1 baseline in baselines")])
+def test_what_was_measured_of_the_machine_is_no_baseline(inner, tests, said):
+    folder = inner.path / "baselines" / "some-cpu"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "machine.json").touch()
+    for number in range(tests):
+        (folder / "tests" / f"machine{number}.json").touch()
+    result = inner.runpytest_inprocess("--perf", "--collect-only")
+    assert any(line.startswith("perf: on") and line.endswith(said) for line in result.outlines)

@@ -148,7 +148,7 @@ def requested_dtype(call: OperatorCall, index: int) -> str | None:
     return _CODES.get(int(text)) if text.isdecimal() else None
 
 
-def promoted(tensors: Sequence[Tensor]) -> str:
+def promote(tensors: Sequence[Tensor]) -> str:
     """Element type of an elementwise result: the highest of the tensors with dimensions, else of all."""
     weighty = [tensor for tensor in tensors if tensor.shape] or tensors
     return max((tensor.dtype for tensor in weighty), key=_RANK.__getitem__)
@@ -433,7 +433,7 @@ def _elementwise(name: str, count: int) -> Model:
         shape = broadcast(tensors) if tensors else None
         if shape is None:
             return None
-        dtype = promoted(tensors)
+        dtype = promote(tensors)
         written = math.prod(shape) * (1 if name in _TRUTH else size_of(dtype))
         return OperatorCost(0, sum(tensor.bytes for tensor in tensors) + written, dtype)
 
@@ -575,7 +575,7 @@ def modeled_calls(trace: Trace) -> ModeledCalls:
         for name, args in zip(trace.name[block].tolist(), decoded, strict=True):
             key = name, bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.texts)
             if key not in known:
-                call = _modeled(trace.names[name], *key[1:])
+                call = _model_call(trace.names[name], *key[1:])
                 known[key] = -1 if call is None else len(calls)
                 calls += [] if call is None else [call]
             numbers.append(known[key])
@@ -583,7 +583,7 @@ def modeled_calls(trace: Trace) -> ModeledCalls:
     return ModeledCalls(number, tuple(calls), has_model)
 
 
-def _modeled(name: str, dims: bytes, types: bytes, strides: bytes, texts: bytes) -> ModeledCall | None:
+def _model_call(name: str, dims: bytes, types: bytes, strides: bytes, texts: bytes) -> ModeledCall | None:
     lists = [msgspec.json.decode(text) for text in (dims, types, strides, texts)]
     model = cost_model(name)
     if model is None or not all(isinstance(values, list) for values in lists):

@@ -10,5 +10,5 @@
   made of, and which step a device event is of.
 - Origins: `operators` has the arguments of operators, which moments are their own, and which were recorded twice;
   `origins` the module, source line and forward operator of each event, handed down the call tree, over the autograd
-  engine and to the device (`origins.inherited`).
+  engine and to the device (`origins.inherit`).
 """

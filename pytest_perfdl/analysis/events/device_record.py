@@ -116,19 +116,19 @@ def missing_work(trace: Trace) -> MissingWork:
     timeless = (trace.duration[device] == 0) & (trace.start[device] == trace.start[joined.call[joined.linked]])
     without = np.bincount(joined.call[joined.linked][timeless], minlength=len(trace))[row]
     missing = ((calls.events == 0) | (without == calls.events)).astype(np.int64)
-    _replays(trace, row, calls.events, expected, missing)
-    captured = _captures(trace).contains(trace.start[row]) & (calls.events == 0)
+    _compare_replays(trace, row, calls.events, expected, missing)
+    captured = _find_captures(trace).contains(trace.start[row]) & (calls.events == 0)
     expected[captured] = missing[captured] = 0
     lost = np.flatnonzero(missing & (calls.events == 0))
     if len(lost):
-        missing[lost[_explained(trace, trace.start[row[lost]])]] = 0
+        missing[lost[_explain(trace, trace.start[row[lost]])]] = 0
     moves = trace.matching(_MOVE.search, trace.launch_rows())
-    moves = moves[~_captures(trace).contains(trace.start[moves])]
+    moves = moves[~_find_captures(trace).contains(trace.start[moves])]
     owned = np.isin(moves, joined.call[joined.linked])
     return MissingWork(row, expected, missing, int(np.count_nonzero(~owned)))
 
 
-def _replays(trace: Trace, row: Rows, events: I64, expected: I64, missing: I64) -> None:
+def _compare_replays(trace: Trace, row: Rows, events: I64, expected: I64, missing: I64) -> None:
     """Of graphs, what a replay lacks that other replays of the graph have; in place."""
     graphs = np.flatnonzero(trace.named(GRAPH_LAUNCH.search)[trace.name[row]] & (events > 1))
     if len(graphs) < 2:
@@ -155,7 +155,7 @@ def _replays(trace: Trace, row: Rows, events: I64, expected: I64, missing: I64) 
 
 
 @once
-def _captures(trace: Trace) -> Intervals:
+def _find_captures(trace: Trace) -> Intervals:
     """From the begin of each capture of a stream to its end: what is launched meanwhile runs later, in a graph."""
     calls = trace.launch_rows()
     begin = trace.matching(_BEGIN_CAPTURE.search, calls)
@@ -167,7 +167,7 @@ def _captures(trace: Trace) -> Intervals:
     return Intervals.union_of(start, end[place])
 
 
-def _explained(trace: Trace, called: I64) -> Rows:
+def _explain(trace: Trace, called: I64) -> Rows:
     """Which of the launches, by time, a kernel without a known launch may be of; each kernel is of one at most."""
     joined = launches(trace)
     loose = ~joined.linked & (trace.category[joined.device] == Category.KERNEL) & ~carried_over(trace)

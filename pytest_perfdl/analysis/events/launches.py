@@ -71,15 +71,15 @@ def launches(trace: Trace) -> Launches:
     """
     device = trace.device_rows()
     wanted = trace.correlation[device]
-    found = _called(trace, device, np.where(np.isin(wanted, UNSET), -1, wanted))
+    found = _find_calls(trace, device, np.where(np.isin(wanted, UNSET), -1, wanted))
     refused = np.zeros(len(device), dtype=bool)
-    for wrong in (_shared, _early, _out_of_order):
+    for wrong in (_find_shared, _find_early, _find_out_of_order):
         refused |= wrong(trace, device, found)
         found[refused] = -1
     return Launches(device, found, refused)
 
 
-def _called(trace: Trace, device: Rows, wanted: I64) -> Rows:
+def _find_calls(trace: Trace, device: Rows, wanted: I64) -> Rows:
     """Row of the call with each correlation, -1 for none."""
     found = np.full(len(device), -1, dtype=np.intp)
     calls = trace.launch_rows()
@@ -116,7 +116,7 @@ def _reach(end: I64, keys: I64) -> I64:
     return reach
 
 
-def _shared(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
+def _find_shared(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
     """Which kernels share a call of CUDA or HIP that launches one kernel on a device, or none."""
     none = np.zeros(len(device), dtype=bool)
     kernel = np.flatnonzero((trace.category[device] == Category.KERNEL) & (call >= 0))
@@ -134,7 +134,7 @@ def _shared(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
     return none
 
 
-def _early(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
+def _find_early(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
     """Which events end before their call begins, by more than the others of their device are ahead of theirs."""
     linked = call >= 0
     lead = np.where(linked, trace.start[call] - trace.end[device], -1)
@@ -150,7 +150,7 @@ def _early(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _out_of_order(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
+def _find_out_of_order(trace: Trace, device: Rows, call: Rows) -> npt.NDArray[np.bool_]:
     """Which events were launched, by their calls, before others that their stream ran earlier, or after later ones.
 
     A stream runs in the order of launches; threads that launch at the same time may swap neighbors. Refused are the

@@ -94,7 +94,7 @@ def _last_before(asked: Rows, at: I64, offered: Rows, started: I64, rows: Rows) 
 # What a row has by itself, handed down the call tree, over the autograd engine and to the device.
 
 
-def inherited(trace: Trace, own: I32) -> I32:
+def inherit(trace: Trace, own: I32) -> I32:
     """For each row the value, at least 0, of the nearest of itself and its ancestors that has one; -1 for none.
 
     A backward operator without a value of its own takes that of its forward operator (see `forward_of`), and what
@@ -105,14 +105,14 @@ def inherited(trace: Trace, own: I32) -> I32:
     if not (own >= 0).any():
         return own
     tree = call_tree(trace)
-    value = _handed_down(tree, own)
+    value = _hand_down(tree, own)
     forward = forward_of(trace)
     backward = np.flatnonzero((forward >= 0) & (own < 0))
     given = own.copy()
     # Where a backward pass recomputes a forward one (checkpoints), values arrive one pass after the other.
     while len(backward) and (value[forward[backward]] != given[backward]).any():
         given[backward] = value[forward[backward]]
-        value = _handed_down(tree, given)
+        value = _hand_down(tree, given)
     joined = launches(trace)
     operator = launching_operator(trace)[joined.device]
     source = np.where(joined.linked, joined.call, operator)
@@ -120,7 +120,7 @@ def inherited(trace: Trace, own: I32) -> I32:
     return value
 
 
-def _handed_down(tree: CallTree, own: I32) -> I32:
+def _hand_down(tree: CallTree, own: I32) -> I32:
     source = tree.nearest(own >= 0)
     return np.where(source >= 0, own[source], -1).astype(np.int32)
 
@@ -144,7 +144,7 @@ def module_paths(trace: Trace) -> tuple[I32, tuple[str, ...]]:
     `Module Hierarchy` of an operator (`with_modules`; written by TorchScript only), where
     `TOP(Net)::forward.layers(Block)::forward.` is 'Net.layers', or from the Python frames of modules (`with_stack`),
     where `nn.Module: Block_1` inside `nn.Module: Net_0` is 'Net_0.Block_1'. Operators, calls, frames and device
-    events inherit it as `inherited` says, backward operators from their forward operators.
+    events inherit it as `inherit` says, backward operators from their forward operators.
     """
     paths: dict[str, int] = {}
     own = np.full(len(trace), -1, dtype=np.int32)
@@ -152,7 +152,7 @@ def module_paths(trace: Trace) -> tuple[I32, tuple[str, ...]]:
         _from_frames(trace, own, paths)
         args = operator_args(trace)
         _from_texts(own, args.hierarchy, [_path(text) for text in args.hierarchies], paths)
-    return inherited(trace, own), tuple(paths)
+    return inherit(trace, own), tuple(paths)
 
 
 def parent_path(path: str) -> str:
@@ -246,7 +246,7 @@ def source_lines(trace: Trace) -> tuple[I32, tuple[str, ...]]:
     It is the innermost Python frame around an event that is the user's code (see `is_user_code`), named as the
     profiler names it: its line is where the function begins. A comprehension is part of its function, whatever the
     version of Python. Operators of older traces carry their frames as `Call stack`, the innermost first. Events inherit
-    lines as `inherited` says, backward operators from their forward operators.
+    lines as `inherit` says, backward operators from their forward operators.
     """
     lines: dict[str, int] = {}
     own = np.full(len(trace), -1, dtype=np.int32)
@@ -259,7 +259,7 @@ def source_lines(trace: Trace) -> tuple[I32, tuple[str, ...]]:
     args = operator_args(trace)
     innermost = [next(filter(is_user_code, map(str.strip, text.split(";"))), None) for text in args.stacks]
     _from_texts(own, args.stack, innermost, lines)
-    return inherited(trace, own), tuple(lines)
+    return inherit(trace, own), tuple(lines)
 
 
 def is_user_code(frame: str) -> bool:

@@ -136,21 +136,21 @@ def step_list(trace: Trace, *, complete: bool = False) -> StepList:
         found.start.append(begin)
         found.end.append(until)
     if trace.step_name is None:
-        _without_rest(trace, found)
+        _drop_rest(trace, found)
     else:
         found.names = dict(zip(numbers, (trace.name_of(row) for row in rows.tolist()), strict=True))
-        _named(trace, rows, found)
+        _note_names(trace, rows, found)
     found.leave_out(
         [index for index in range(len(found)) if found.end[index] <= found.start[index]],
         "empty-step",
         "{steps} without a duration",
     )
-    _overlapping(found)
+    _leave_out_overlapping(found)
     if trace.step_name is None:
         # What runs between ranges that somebody named is not what these are about.
-        _lost(trace, found, complete=complete)
+        _note_lost(trace, found, complete=complete)
     if not complete:
-        _ends(trace, found)
+        _check_ends(trace, found)
     return found
 
 
@@ -198,7 +198,7 @@ def _one_chain(listed: list[_Listed], found: StepList) -> tuple[list[_Listed], l
     return main, damaged
 
 
-def _overlapping(found: StepList) -> None:
+def _leave_out_overlapping(found: StepList) -> None:
     kept = found.kept
     bad: set[int] = set()
     longest = 0.0
@@ -216,7 +216,7 @@ def _overlapping(found: StepList) -> None:
         found.leave_out(sorted(bad), "overlapping-steps", f"{{steps}} overlap by up to {part} of a step")
 
 
-def _lost(trace: Trace, found: StepList, *, complete: bool) -> None:
+def _note_lost(trace: Trace, found: StepList, *, complete: bool) -> None:
     """Say which numbers are missing although their operators are there: these are in no step."""
     ended = []
     start = trace.start[on_thread(trace, trace.rows(Category.CPU_OP), found.thread)]
@@ -241,7 +241,7 @@ def _lost(trace: Trace, found: StepList, *, complete: bool) -> None:
         )
 
 
-def _without_rest(trace: Trace, found: StepList) -> None:
+def _drop_rest(trace: Trace, found: StepList) -> None:
     """Take away a last annotation that is only what was left to record when the profiler was stopped."""
     length = [end - start for start, end in zip(found.start, found.end, strict=True)]
     if len(found) < 2 or length[-1] * 10 > min(length[:-1]):
@@ -256,7 +256,7 @@ def _without_rest(trace: Trace, found: StepList) -> None:
         found.drop_last()
 
 
-def _named(trace: Trace, rows: Rows, found: StepList) -> None:
+def _note_names(trace: Trace, rows: Rows, found: StepList) -> None:
     """Say what of the annotations that match is not a step, and what kinds of steps a mean would mix."""
     if nested := nested_annotations(trace, rows):
         found.note(
@@ -292,22 +292,22 @@ def _kinds(trace: Trace, found: StepList) -> list[str]:
     return [", ".join(part for _, part in row) for row in zip(*told, strict=True)] or [""] * len(names)
 
 
-def _ends(trace: Trace, found: StepList) -> None:
+def _check_ends(trace: Trace, found: StepList) -> None:
     """Compare what the first and the last step run with what the others do that are to do the same."""
     kept = found.kept
     if len(kept) < 2:
         return
     if trace.step_name is None:
-        _fragment(_operators(trace, found, kept), found, kept)
+        _drop_fragment(_operators(trace, found, kept), found, kept)
         kept = found.kept
     kinds = _kinds(trace, found)
     for kind in dict.fromkeys((kinds[kept[0]], kinds[kept[-1]])):
         alike = [index for index in kept if kinds[index] == kind]
         if len(alike) > 1:
-            _ends_of(_operators(trace, found, alike), found, alike, (kept[0], kept[-1]))
+            _compare_ends(_operators(trace, found, alike), found, alike, (kept[0], kept[-1]))
 
 
-def _fragment(runs: Sequence[Counter[int]], found: StepList, kept: Sequence[int]) -> None:
+def _drop_fragment(runs: Sequence[Counter[int]], found: StepList, kept: Sequence[int]) -> None:
     """Take what runs between the last `step()` of a profiler and its end for no step."""
     *others, last = runs
     least = min(run.total() for run in others)
@@ -320,7 +320,7 @@ def _fragment(runs: Sequence[Counter[int]], found: StepList, kept: Sequence[int]
         found.drop_last()
 
 
-def _ends_of(runs: Sequence[Counter[int]], found: StepList, alike: Sequence[int], ends: tuple[int, int]) -> None:
+def _compare_ends(runs: Sequence[Counter[int]], found: StepList, alike: Sequence[int], ends: tuple[int, int]) -> None:
     """The same of those among some steps that are to run the same operators."""
     keys = [tuple(sorted(run.items())) for run in runs]
     common, agreeing = Counter(keys).most_common(1)[0]

@@ -101,8 +101,8 @@ def _steps(trace: Trace, listed: StepList) -> Steps:
     else:
         window = []
     if len(listed) == 1:
-        _looks_like_several(trace, listed)
-    unsure = _device_work(trace, listed)
+        _note_repetitions(trace, listed)
+    unsure = _check_device_work(trace, listed)
     difference = clock_difference(trace) if has_device else 0
     if not has_device:
         bounds = _Bounds(listed.start, listed.end)
@@ -110,8 +110,8 @@ def _steps(trace: Trace, listed: StepList) -> Steps:
         bounds = _Bounds([window[0]], [window[1]])
     else:
         bounds = _bounds(trace, listed, clocks_agree=not difference)
-        _without_odd(trace, listed, bounds, unsure)
-    _clocks(listed, difference, bounds.lengths())
+        _leave_out_odd(trace, listed, bounds, unsure)
+    _check_clocks(listed, difference, bounds.lengths())
     setup = _setup(trace, listed.thread)
     windows = []
     groups = step_groups(trace, [listed.name_of(index) for index in range(len(listed))])
@@ -138,7 +138,7 @@ def _steps(trace: Trace, listed: StepList) -> Steps:
     return Steps(tuple(windows), setup, left_out, tuple(listed.findings), lost, listed.damaged)
 
 
-def _looks_like_several(trace: Trace, listed: StepList) -> None:
+def _note_repetitions(trace: Trace, listed: StepList) -> None:
     """Say of the only step, or of a trace without steps, what in it may be steps."""
     if listed.number[0] < 0:
         count, pattern = step_like(trace)
@@ -228,7 +228,7 @@ def _follows(trace: Trace, listed: StepList, index: int, found: _Bounds) -> bool
     return True
 
 
-def _without_odd(trace: Trace, listed: StepList, found: _Bounds, unsure: Sequence[int]) -> None:
+def _leave_out_odd(trace: Trace, listed: StepList, found: _Bounds, unsure: Sequence[int]) -> None:
     """Leave out steps whose bounds are not known; `unsure` are steps whose last device event is missing."""
     listed.leave_out(found.torn, "pause", "{steps}, which a long pause of the CPU follows before its device work ends")
     if found.pauses:
@@ -266,7 +266,7 @@ def _is_torn(trace: Trace, listed: StepList, index: int) -> bool:
     return 2 * covered(trace, trace.device_rows()).clip(since, until).length < until - since
 
 
-def _device_work(trace: Trace, listed: StepList) -> list[int]:
+def _check_device_work(trace: Trace, listed: StepList) -> list[int]:
     """Leave out steps without enough of their device work; those left out of which the last event is missing."""
     has_device = len(trace.device_rows()) > 0
     count, name, of_device = unread_rows(trace)
@@ -280,7 +280,7 @@ def _device_work(trace: Trace, listed: StepList) -> list[int]:
         listed.note(
             "note", "no-device-events", f"{unrecorded} and has no device event: step times are those of the CPU alone"
         )
-    _links(trace, listed)
+    _note_links(trace, listed)
     work = missing_work(trace)
     counts = np.diff(np.searchsorted(trace.start[work.call], (listed.start, listed.end)), axis=0)[0]
     others = [int(counts[index]) for index in listed.kept if counts[index]]
@@ -299,10 +299,10 @@ def _device_work(trace: Trace, listed: StepList) -> list[int]:
                 "their work was not recorded",
             ),
         )
-    return _missing(trace, listed, work) if work.missing.any() else []
+    return _leave_out_missing(trace, listed, work) if work.missing.any() else []
 
 
-def _links(trace: Trace, listed: StepList) -> None:
+def _note_links(trace: Trace, listed: StepList) -> None:
     """Say which device events have no launch, and which share their stream with the next one."""
     joined = launches(trace)
     loose = ~joined.linked & ~joined.refused & ~carried_over(trace)
@@ -326,7 +326,7 @@ def _links(trace: Trace, listed: StepList) -> None:
         )
 
 
-def _missing(trace: Trace, listed: StepList, work: MissingWork) -> list[int]:
+def _leave_out_missing(trace: Trace, listed: StepList, work: MissingWork) -> list[int]:
     """Leave out steps of which more than `MISSING_SHARE` is missing; those of them whose last event is."""
     lost = int(np.count_nonzero(work.missing))
     share = format_percent(lost / len(work.call), signed=False)
@@ -352,7 +352,7 @@ def _missing(trace: Trace, listed: StepList, work: MissingWork) -> list[int]:
     return unsure
 
 
-def _clocks(listed: StepList, difference: int, lengths: Sequence[int]) -> None:
+def _check_clocks(listed: StepList, difference: int, lengths: Sequence[int]) -> None:
     """Leave out all steps where the clocks of host and device are too far apart to say what was when."""
     kept = listed.kept
     if not difference or not kept:

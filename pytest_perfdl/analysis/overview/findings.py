@@ -119,8 +119,8 @@ def bottleneck(trace: Trace) -> Bottleneck:
     on_path = {name: ns / path.span_ns for name, ns in path.by_class.items()}
     evidence = (
         f"{plural(len(tables.step_ns), 'step')} of {format_quantity(total / len(tables.step_ns), 'ns')} (mean)",
-        f"step time: {_listed(account)}",
-        f"critical path: {_listed(on_path)}",
+        f"step time: {_list_shares(account)}",
+        f"critical path: {_list_shares(on_path)}",
     )
     if unrecorded := unrecorded_device(trace):
         text = f"Unknown: {unrecorded}, and no device event: the device was idle, or its work was not recorded."
@@ -132,7 +132,7 @@ def bottleneck(trace: Trace) -> Bottleneck:
     kind = max(gains, key=lambda kind: gains[kind])
     if gains[kind] < MIXED_SHARE:
         return Bottleneck(
-            "mixed", f"No single bottleneck: {_listed(account)} of the step.", max(shares.values()), evidence
+            "mixed", f"No single bottleneck: {_list_shares(account)} of the step.", max(shares.values()), evidence
         )
     return Bottleneck(kind, _sentence(kind, trace, tables, account), shares[kind], evidence)
 
@@ -201,7 +201,7 @@ def short(name: str) -> str:
     return name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - len(MARK)] + MARK
 
 
-def _listed(shares: Mapping[str, float]) -> str:
+def _list_shares(shares: Mapping[str, float]) -> str:
     """Shares in words, the largest first; equals by name."""
     some = sorted((-share, name) for name, share in shares.items() if share >= EVIDENCE_SHARE)
     return ", ".join(f"{name} {format_percent(-share, signed=False)}" for share, name in some)

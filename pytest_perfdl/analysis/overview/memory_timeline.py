@@ -123,7 +123,7 @@ def _timeline(trace: Trace, own: Rows) -> DeviceTimeline:
 def _alive(trace: Trace, until: Rows, base: int | None, peak: int) -> tuple[Alive, ...]:
     """What is alive after the memory events `until`, grouped; with a base it adds up to `peak`."""
     memory = trace.memory
-    alive, foreign = _unfreed(memory, until)
+    alive, foreign = _find_unfreed(memory, until)
     rows = operator_at(trace, memory.time[alive], memory.pid[alive], memory.tid[alive])
     module, paths = module_paths(trace)
     sizes, counts = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -140,7 +140,7 @@ def _alive(trace: Trace, until: Rows, base: int | None, peak: int) -> tuple[Aliv
     return tuple(sorted(found, key=lambda entry: (-entry.bytes, entry.operator, entry.module)))
 
 
-def _unfreed(memory: MemoryEvents, until: Rows) -> tuple[npt.NDArray[np.intp], int]:
+def _find_unfreed(memory: MemoryEvents, until: Rows) -> tuple[npt.NDArray[np.intp], int]:
     """Allocations that no later event frees, and the bytes freed that were allocated before."""
     open_at: dict[int, list[int]] = {}
     foreign = 0

@@ -72,7 +72,7 @@ def kernel_table(trace: Trace) -> tuple[KernelRow, ...]:
     first = np.concatenate(([0], np.cumsum(count)[:-1]))
     order = np.argsort(group, kind="stable")
     total, least, most = (function.reduceat(duration[order], first) for function in (np.add, np.minimum, np.maximum))
-    exposed = _exposed(trace.start[device], duration, group, kind_of)
+    exposed = _measure_exposed(trace.start[device], duration, group, kind_of)
     blocks, occupancy = (column[device] for column in launch_geometry(trace))
     rows = []
     for index, members in enumerate(np.split(order, first[1:])):
@@ -92,7 +92,7 @@ def kernel_table(trace: Trace) -> tuple[KernelRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.name)))
 
 
-def _exposed(start: I64, duration: I64, group: Rows, kind_of: Rows) -> I64:
+def _measure_exposed(start: I64, duration: I64, group: Rows, kind_of: Rows) -> I64:
     """Nanoseconds of each group during which no other group of its kind or of an earlier one runs."""
     bounds, place = np.unique(np.concatenate((start, start + duration)), return_inverse=True)
     opens, closes, group = _union_by_group(place[: len(start)], place[len(start) :], group, len(bounds))

@@ -157,7 +157,7 @@ def calls_of(trace: Trace, exposed: Intervals) -> Calls:
     issued = np.where(issued >= 0, issued, start[rows])
     if on_device:
         step = launches(trace).spread(device_steps(trace), len(trace))[rows]
-        ready = np.minimum(_computed(trace, issued), start[rows])
+        ready = np.minimum(_find_computing_end(trace, issued), start[rows])
     else:
         step = steps_of(trace).of_host_time(issued)
         ready = issued
@@ -196,7 +196,7 @@ def process_groups(trace: Trace) -> Mapping[str, tuple[int, ...]]:
     return found
 
 
-def _computed(trace: Trace, issued: I64) -> I64:
+def _find_computing_end(trace: Trace, issued: I64) -> I64:
     """When all kernels that compute and are launched before a moment have ended; not before that moment."""
     joined = launches(trace)
     computes = joined.linked & ~communication_kernels(trace)[joined.device]
@@ -299,8 +299,8 @@ def _on_host(trace: Trace) -> list[_Call]:
             while own and own[0][0] < since:  # issued before the trace began, or not by an operator
                 rest.append(own.popleft()[1])
         if any(queues):
-            ran = _taken([own for own in queues if own], _sizes(issue))
-            found.append(_issued(ran, kind, group, groups.get(group, only), since, issue))
+            ran = _take([own for own in queues if own], _sizes(issue))
+            found.append(_make_call(ran, kind, group, groups.get(group, only), since, issue))
     rest += [row for by_size in left.values() for _, row, *_ in chain.from_iterable(by_size.values())]
     return found + [_Call(row, kind_of(trace.name_of(row)), "host", only) for row in rest]
 
@@ -309,7 +309,7 @@ _Run = tuple[int, int, int, str]
 """An annotation of a back end's thread: start, row, elements of its input (-1 where the trace does not say), type."""
 
 
-def _taken(queues: Sequence[deque[_Run]], sizes: list[int]) -> _Run:
+def _take(queues: Sequence[deque[_Run]], sizes: list[int]) -> _Run:
     """The first of a size that the operator has, else the first.
 
     A group's threads run its calls in the order of issue, while those of other groups, of other sizes, may run first.
@@ -334,7 +334,7 @@ def _item(dtype: str) -> int:
     return 1 if plain.startswith("float8") else _ITEM.get(plain, -1)
 
 
-def _issued(ran: _Run, kind: str, group: str, members: tuple[int, ...], since: int, issue: IssueArgs) -> _Call:
+def _make_call(ran: _Run, kind: str, group: str, members: tuple[int, ...], since: int, issue: IssueArgs) -> _Call:
     values = issue.values if isinstance(issue.values, list) else []
     sizes = _sizes(issue)
     _, row, _, own_dtype = ran

@@ -111,16 +111,18 @@ def candidates(ranks: Sequence[RankActivity], numbers: Sequence[int]) -> list[Ma
     for (group, members, kind), by_place in calls.items():
         expected = {place for place, number in enumerate(numbers) if number in members} or set(by_place)
         if len(expected) > 1 and expected == set(by_place):
-            found += _grouped(_paired(ranks, group, kind if kind.islower() else "other", by_place), ranks, numbers)
+            found += _split_groups(
+                _pair_calls(ranks, group, kind if kind.islower() else "other", by_place), ranks, numbers
+            )
     place_of = {number: place for place, number in enumerate(numbers)}
     for (group, source, target), by_kind in sent.items():
         if len(by_kind) == 2 and source in place_of and target in place_of and source != target:
             ends_of = {place_of[source]: by_kind["send"], place_of[target]: by_kind["recv"]}
-            found.append(_paired(ranks, group, "send", ends_of))
+            found.append(_pair_calls(ranks, group, "send", ends_of))
     return [each for each in found if len(each.call)]
 
 
-def _paired(ranks: Sequence[RankActivity], group: str, kind: str, by_place: Mapping[int, Sequence[int]]) -> Matched:
+def _pair_calls(ranks: Sequence[RankActivity], group: str, kind: str, by_place: Mapping[int, Sequence[int]]) -> Matched:
     """Pairs by `Seq`; messages by order, as each rank counts its own."""
     own = {place: np.array(indices, dtype=np.intp) for place, indices in by_place.items()}
     keyed = {place: _keys(ranks[place].calls.sequence[indices]) for place, indices in own.items()}
@@ -176,7 +178,7 @@ def together(start: I64, end: I64, *, kind: str = "", on_device: bool = True) ->
     return np.asarray((shared >= -TOLERANCE_NS) | (kind in ROOTED))
 
 
-def confirmed(matched: Sequence[Matched], ranks: Sequence[RankActivity], clocks: Sequence[Clock]) -> Iterator[Matched]:
+def confirm(matched: Sequence[Matched], ranks: Sequence[RankActivity], clocks: Sequence[Clock]) -> Iterator[Matched]:
     """What is the same collective indeed, once the clocks are aligned.
 
     Calls that a sequence number pairs are taken as they are, and so are messages. Of others those that do not run
@@ -190,7 +192,7 @@ def confirmed(matched: Sequence[Matched], ranks: Sequence[RankActivity], clocks:
             yield each.only(together(*each.times(ranks, clocks), kind=each.kind, on_device=on_device))
 
 
-def _grouped(each: Matched, ranks: Sequence[RankActivity], numbers: Sequence[int]) -> Iterator[Matched]:
+def _split_groups(each: Matched, ranks: Sequence[RankActivity], numbers: Sequence[int]) -> Iterator[Matched]:
     """Calls of groups that the trace does not name (gloo), told apart by size and by how steadily their ends differ.
 
     The nth call of a kind may be one of all ranks, or one of several smaller groups each. On whichever clocks, the ends
@@ -206,13 +208,13 @@ def _grouped(each: Matched, ranks: Sequence[RankActivity], numbers: Sequence[int
     _, end = each.times(ranks, [Clock()] * len(ranks))
     for own in np.unique(size):
         lines = size == own
-        varies = [max(_varying(end[lines][:, columns]) for columns in way) for way in ways]
+        varies = [max(_measure_variation(end[lines][:, columns]) for columns in way) for way in ways]
         limit = STEADY * min(varies) + STEADY_NS
         for columns in next(way for way, each_ in zip(ways, varies, strict=True) if each_ <= limit):
             yield each.columns(columns, lines)
 
 
-def _varying(end: I64) -> float:
+def _measure_variation(end: I64) -> float:
     """Median deviation of the ends' differences to the first member from their median, the worst member's."""
     apart = end - end[:, :1]
     return float(np.median(np.abs(apart - np.median(apart, axis=0)), axis=0).max())
@@ -281,7 +283,7 @@ BETTER = 0.8
 """A drift is one if the ends disagree by at most so large a part of what they do without."""
 
 
-def clocks_of(ranks: Sequence[RankActivity], matched: Sequence[Matched]) -> list[Clock]:
+def align_clocks(ranks: Sequence[RankActivity], matched: Sequence[Matched]) -> list[Clock]:
     """What turns each rank's times into those of the first rank.
 
     `baseTimeNanoseconds` ties a trace to a host's clock, and hosts agree only to milliseconds. A collective ends
@@ -376,7 +378,7 @@ def _by_collectives(
     if not chosen:
         return Clock()
     number = {id(each): at for at, (each, _) in enumerate(chosen)}
-    found = [_against(ranks, each, clocks, place, number[id(each)]) for each, place in chosen]
+    found = [_pair_with_aligned(ranks, each, clocks, place, number[id(each)]) for each, place in chosen]
     pairs = _Pairs(*(np.concatenate([getattr(each, name) for each in found]) for name in _Pairs.__slots__))
     # Differences to one of the collectives are small enough for exact floats.
     difference = pairs.end[:, 0] - pairs.end[:, 1]
@@ -385,7 +387,7 @@ def _by_collectives(
         some = np.unique(np.linspace(0, len(difference) - 1, COMPARED).astype(np.intp))
         best = _best(pairs.only(some), difference[some])
     keep = pairs.overlapping(np.full_like(difference, best))
-    return _fitted(pairs.only(keep), difference[keep], best)
+    return _fit(pairs.only(keep), difference[keep], best)
 
 
 def _within_bounds(
@@ -434,10 +436,10 @@ def _best(pairs: _Pairs, difference: I64) -> int:
     return best
 
 
-def _fitted(pairs: _Pairs, difference: I64, about: int) -> Clock:
+def _fit(pairs: _Pairs, difference: I64, about: int) -> Clock:
     size, factor = (pairs.bytes, SMALL) if (pairs.bytes >= 0).all() else (pairs.shortest, SHORT)
     small = size * factor <= np.median(size) if len(size) else np.zeros(0, dtype=bool)
-    keep = small if np.count_nonzero(small) >= LEAST_SMALL else _healthy(pairs)
+    keep = small if np.count_nonzero(small) >= LEAST_SMALL else _find_healthy(pairs)
     pairs, difference = pairs.only(keep), difference[keep]
     if not len(difference):
         return Clock(about)
@@ -460,7 +462,7 @@ def _fitted(pairs: _Pairs, difference: I64, about: int) -> Clock:
     return Clock(about + level, 0.0, at)
 
 
-def _healthy(pairs: _Pairs) -> Mask:
+def _find_healthy(pairs: _Pairs) -> Mask:
     """Calls of groups that take no longer than other groups do: over a slow link ranks do not end at once."""
     found = np.ones(len(pairs.bytes), dtype=bool)
     for size in np.unique(pairs.bytes):
@@ -477,7 +479,7 @@ def _about(values: F64, middle: float) -> float:
     return float(np.median(np.abs(values - middle)))
 
 
-def _against(
+def _pair_with_aligned(
     ranks: Sequence[RankActivity], each: Matched, clocks: Sequence[Clock | None], place: int, group: int
 ) -> _Pairs:
     column = each.places.index(place)

@@ -11,17 +11,17 @@ import numpy.typing as npt
 
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.ranks.activity import RankActivity, StepTimes, activity, rank_of
-from pytest_perfdl.analysis.ranks.clocks import candidates, clocks_of, confirmed
-from pytest_perfdl.analysis.ranks.figures import Cause, Collective, Rank, RankFigures, Straggler, buckets_of
+from pytest_perfdl.analysis.ranks.clocks import align_clocks, candidates, confirm
+from pytest_perfdl.analysis.ranks.figures import Cause, Collective, Rank, RankFigures, Straggler, find_buckets
 from pytest_perfdl.analysis.ranks.meetings import (
     Meeting,
     Waiting,
     by_step,
-    last_of,
-    meeting_of,
-    residual_of,
-    roles_of,
-    waiting_of,
+    count_last,
+    find_residual,
+    find_roles,
+    find_waiting,
+    make_meeting,
 )
 from pytest_perfdl.trace.model import F64, I64, Trace
 
@@ -117,9 +117,9 @@ def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int], *, le
     alike = all(len(set(evidence.roles[cause])) == 1 for cause in excess)
     cost = np.minimum(own - _others(own, np.max) if alike else late, evidence.held_ns)
     least_cost = max(least_ns, LEAST_SHARE * step_ns)
-    work = _persistent(late, cost, least_cost)
+    work = _find_persistent(late, cost, least_cost)
     behind = evidence.link_late_ns - _others(evidence.link_late_ns, np.median)
-    link = _persistent(behind, evidence.link_excess_ns.astype(np.float64), least_cost)
+    link = _find_persistent(behind, evidence.link_excess_ns.astype(np.float64), least_cost)
     found = max(work, link, key=lambda each: each[0])
     cost_ns, place, first = found
     if not cost_ns:
@@ -156,7 +156,7 @@ def _nature(excess: F64, least: float) -> float:
     return 0.0 if level >= least else max(level, 0.0) if first < LEAST_STEPS else level
 
 
-def _persistent(late: F64, cost: F64, least: float) -> tuple[float, int, int]:
+def _find_persistent(late: F64, cost: F64, least: float) -> tuple[float, int, int]:
     """The rank that is late from one step on in all that follow, by more than noise and at a cost; the costliest.
 
     Its cost, its place, and the index of that step; no cost without such a rank.
@@ -255,7 +255,7 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
     A rank's number is `distributedInfo`'s where all have one and no two the same, else its place.
     Collectives are matched by process group (else by stream) and `Seq` where they have it, else by order, among the
     members of their group that are given, and messages by sender and receiver (`clocks.candidates`). The clocks
-    are aligned on their ends (`clocks.clocks_of`); what the ends still disagree by is `residual_ns`.
+    are aligned on their ends (`clocks.align_clocks`); what the ends still disagree by is `residual_ns`.
 
     *Skew and transfer.* A collective cannot transfer before its last member has started it. What a member spends in it
     before is waiting for that member; the transfer is what the shortest member spends after. A member that ends before
@@ -276,22 +276,22 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
     given = [activities[index] for index in order]
     numbers = [numbers[index] for index in order]
     tried = candidates(given, numbers)
-    clocks = clocks_of(given, tried)
-    matched = [each for each in confirmed(tried, given, clocks) if len(each.call)]
-    meetings = [meeting_of(each, given, clocks) for each in matched]
-    residual = residual_of(meetings, len(given))
+    clocks = align_clocks(given, tried)
+    matched = [each for each in confirm(tried, given, clocks) if len(each.call)]
+    meetings = [make_meeting(each, given, clocks) for each in matched]
+    residual = find_residual(meetings, len(given))
     collectives = sorted(
         (each for meeting in meetings for each in _collectives(meeting, given, numbers)),
         key=lambda each: (min(each.start_ns), each.group, each.name),
     )
     skews = np.concatenate([np.zeros(0, dtype=np.int64), *(meeting.skew for meeting in meetings)])
-    waiting = [waiting_of(meetings, given, place) for place in range(len(given))]
+    waiting = [find_waiting(meetings, given, place) for place in range(len(given))]
     common = sorted(set.intersection(*(set(each.steps.number) for each in given)))
     evidence = _evidence(given, meetings, waiting, common)
     total = sum(len(each.calls) for each in given)
     joined = sum(each.call.size for each in matched)
     unsure = max(residual, SKEW_ABOVE_NS)
-    last = last_of(meetings, len(given), unsure)
+    last = count_last(meetings, len(given), unsure)
     messages = any(each.message for each in matched)
     return RankFigures(
         ranks=tuple(
@@ -327,8 +327,8 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
         exposed_waits_ns=tuple(tuple(each.exposed_ns.tolist()) for each in waiting),
         step_numbers=tuple(common),
         straggler=find(evidence, common, numbers, least_ns=unsure) if joined else None,
-        imbalance=_imbalance(evidence.own_ns),
-        buckets=buckets_of(collectives),
+        imbalance=_find_imbalance(evidence.own_ns),
+        buckets=find_buckets(collectives),
         findings=_findings(given, joined, total),
     )
 
@@ -393,7 +393,7 @@ def _evidence(
         held_ns=held,
         link_late_ns=late,
         link_excess_ns=excess,
-        roles=roles_of(ranks_),
+        roles=find_roles(ranks_),
     )
 
 
@@ -405,7 +405,7 @@ def _parts(evidence: Evidence, place: int) -> Mapping[Cause, float]:
     return parts | {"communication": float((evidence.window_ns - evidence.own_ns)[:, place].mean())}
 
 
-def _imbalance(own: I64) -> float | None:
+def _find_imbalance(own: I64) -> float | None:
     means = own.mean(axis=1) if len(own) else np.zeros(0)
     return float((own.max(axis=1) / means).mean()) if len(own) and means.min() > 0 else None
 

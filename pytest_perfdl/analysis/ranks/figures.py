@@ -183,7 +183,7 @@ class RankFigures:
 # The collectives of a step in their order, over all steps: how large, how long, how well hidden.
 
 
-def buckets_of(collectives: Sequence[Collective]) -> tuple[Bucket, ...]:
+def find_buckets(collectives: Sequence[Collective]) -> tuple[Bucket, ...]:
     """The nth collective of each kind, group and set of members in every step, in the order of the step.
 
     Parameters

@@ -51,7 +51,7 @@ class Meeting:
         return np.asarray(np.maximum(self.end[:, 1] - self.start.max(axis=1), 0))
 
 
-def meeting_of(matched: Matched, ranks_: Sequence[RankActivity], clocks: Sequence[Clock]) -> Meeting:
+def make_meeting(matched: Matched, ranks_: Sequence[RankActivity], clocks: Sequence[Clock]) -> Meeting:
     """Matched collectives on the first rank's clock; who ends before the last one starts waits for nobody."""
     start, end = matched.times(ranks_, clocks)
     arrived = start.max(axis=1, keepdims=True)
@@ -62,7 +62,7 @@ def meeting_of(matched: Matched, ranks_: Sequence[RankActivity], clocks: Sequenc
     return Meeting(matched, start, end, wait, queued)
 
 
-def residual_of(meetings: Sequence[Meeting], count: int) -> int:
+def find_residual(meetings: Sequence[Meeting], count: int) -> int:
     """Median disagreement of each rank's ends with those of the others in the same collectives, the worst rank's."""
     apart: list[list[I64]] = [[] for _ in range(count)]
     for meeting in meetings:
@@ -78,7 +78,7 @@ def residual_of(meetings: Sequence[Meeting], count: int) -> int:
     return max((int(np.median(np.concatenate(own))) for own in apart if own), default=0)
 
 
-def last_of(meetings: Sequence[Meeting], count: int, above: int) -> list[int]:
+def count_last(meetings: Sequence[Meeting], count: int, above: int) -> list[int]:
     """How many collectives each rank starts last, by more than `above` nanoseconds."""
     last = np.zeros(count, dtype=np.int64)
     for meeting in meetings:
@@ -102,7 +102,7 @@ class Waiting:
     """The same while it computes nothing."""
 
 
-def waiting_of(meetings: Sequence[Meeting], ranks_: Sequence[RankActivity], place: int) -> Waiting:
+def find_waiting(meetings: Sequence[Meeting], ranks_: Sequence[RankActivity], place: int) -> Waiting:
     """When one rank waits for others, and for whom. Several collectives may wait for one rank at once."""
     own = ranks_[place]
     columns = []
@@ -236,7 +236,7 @@ def _usual_messages(meetings: Sequence[Meeting], ranks: Sequence[RankActivity]) 
     return usual
 
 
-def roles_of(ranks: Sequence[RankActivity]) -> dict[Cause, tuple[int, ...]]:
+def find_roles(ranks: Sequence[RankActivity]) -> dict[Cause, tuple[int, ...]]:
     """Numbers of what ranks do, by class of own work: those with the same number should take equally long.
 
     Without messages from rank to rank all ranks do the same, as data and tensor parallel ones should. Stages of a

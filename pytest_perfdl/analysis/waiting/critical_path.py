@@ -200,7 +200,7 @@ def critical_path(trace: Trace) -> CriticalPath:
     """
     steps, span = steps_of(trace), span_of(trace)
     if span is None or span[1] <= span[0] or not steps.windows:
-        return _assembled(trace, [], 0, 0)
+        return _assemble(trace, [], 0, 0)
     threads, order, waiting = host_threads(trace), device_order(trace), host_waits(trace)
     walk = Walk(order, bindings(trace), waiting, span)
     walk.run(*_last(steps, threads, order, span[1]))
@@ -211,7 +211,7 @@ def critical_path(trace: Trace) -> CriticalPath:
             parts.append(_host_part(trace, thread, runs))
     guesses = np.array(walk.guessed, dtype=np.int64).reshape(-1, 2)
     guessed = Intervals.union_of(guesses[:, 0], guesses[:, 1]).clip(*span).length
-    return _assembled(trace, parts, span[1] - span[0], guessed)
+    return _assemble(trace, parts, span[1] - span[0], guessed)
 
 
 def _last(steps: Steps, threads: tuple[HostThread, ...], order: DeviceOrder, end: int) -> tuple[int, int]:
@@ -291,7 +291,7 @@ def _host_part(trace: Trace, thread: HostThread, runs: Intervals) -> _Part:
     )
 
 
-def _assembled(trace: Trace, parts: list[_Part], span_ns: int, guessed_ns: int) -> CriticalPath:
+def _assemble(trace: Trace, parts: list[_Part], span_ns: int, guessed_ns: int) -> CriticalPath:
     start, end, row, kind = (
         np.concatenate(columns) for columns in zip((_NO_TIME, _NO_TIME, _NO_ROW, _NO_ROW), *parts, strict=True)
     )

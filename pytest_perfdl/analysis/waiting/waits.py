@@ -254,14 +254,14 @@ def host_waits(trace: Trace) -> HostWaits:
     found = _Found(trace)
     syncs, kinds = _sync_calls(trace)
     named = _named_targets(trace, syncs, kinds)
-    sync_call, sync_event = _synchronizations(trace, syncs, kinds, named, found)
-    copies = _blocking_copies(trace, found)
+    sync_call, sync_event = _add_synchronizations(trace, syncs, kinds, named, found)
+    copies = _add_copies(trace, found)
     for own in device_order(trace).sequence:
         call, before, released = full_queue(trace, own)
         found.in_calls(WaitReason.QUEUE, call, released, trace.start[call], before)
-    _spinning(trace, end, found)
+    _add_spinning(trace, end, found)
     for waiter in range(len(threads)):
-        _joins(threads, waiter, end, found)
+        _add_joins(threads, waiter, end, found)
     return HostWaits(
         by_thread=tuple(found.of_thread(waiter) for waiter in range(len(threads))),
         thread_of_row=found.thread_of_row,
@@ -286,7 +286,7 @@ def _sync_calls(trace: Trace) -> tuple[Rows, Rows]:
     return rows, kind_of[trace.name[rows]]
 
 
-def _synchronizations(
+def _add_synchronizations(
     trace: Trace, rows: Rows, kinds: Rows, named: list[tuple[int, int, int]], found: _Found
 ) -> tuple[Rows, Rows]:
     """Add the waits, and return the calls and the events that they had to be ready for."""
@@ -353,7 +353,7 @@ def _named_targets(trace: Trace, rows: Rows, kinds: Rows) -> list[tuple[int, int
     return targets
 
 
-def _blocking_copies(trace: Trace, found: _Found) -> Rows:
+def _add_copies(trace: Trace, found: _Found) -> Rows:
     """Copies whose calls returned with them; pinned ones by an asynchronous call do so only by accident."""
     order = device_order(trace)
     copy = np.flatnonzero((trace.category[order.row] == Category.GPU_MEMCPY) & (order.call >= 0))
@@ -392,7 +392,7 @@ def full_queue(trace: Trace, own: Rows) -> tuple[Rows, Rows, I64]:
     return call[full], before[full], released[full]
 
 
-def _spinning(trace: Trace, span_end: int, found: _Found) -> None:
+def _add_spinning(trace: Trace, span_end: int, found: _Found) -> None:
     order = device_order(trace)
     linked = np.flatnonzero(order.call >= 0)
     linked = linked[np.lexsort((order.end[linked], order.launched[linked]))]
@@ -412,7 +412,7 @@ def _spinning(trace: Trace, span_end: int, found: _Found) -> None:
         found.add(WaitReason.SPIN, number, release, since[polled], event=event[polled], inferred=True)
 
 
-def _joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found) -> None:
+def _add_joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found) -> None:
     """Waits of one thread for others: the one that went idle last before it went on."""
     own = threads[waiter]
     if len(own.activity) == 0:
@@ -442,13 +442,13 @@ def _joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found
         source[accepted] = number
         sure[accepted] = known
     if first and source[0] < 0:
-        _started(threads[0], int(until[0]), release, source)
+        _add_start(threads[0], int(until[0]), release, source)
     for flag in (True, False):
         some = (source >= 0) & (sure == flag)
         found.add(WaitReason.JOIN, waiter, release[some], since[some], thread=source[some], inferred=not flag)
 
 
-def _started(owner: HostThread, start: int, release: I64, source: Rows) -> None:
+def _add_start(owner: HostThread, start: int, release: I64, source: Rows) -> None:
     """A thread whose first work nothing else explains was started by the steps' thread, if that ran before."""
     activity = owner.activity
     if len(activity) and activity.start[0] < start:

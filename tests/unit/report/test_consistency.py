@@ -151,7 +151,7 @@ def write(folder, **more):
     run = runs.run(result, runs.result("unchanged", "tests/perf/test_vit.py::test_infer"), report_dir=folder / "report")
     written = write_all(run)
     assert not written.problems
-    lines = [line.text for line in summary_lines(run, 0, 100)]
+    lines = [line.text for verbosity in (1, 0) for line in summary_lines(run, verbosity, 100)]
     title = f"____________ {TEST.rpartition('::')[2]} ____________"
     (folder / "report" / "terminal.txt").write_text("\n".join([title, failure_text(result, run), *lines, ""]))
     with (folder / "report" / "diff.txt").open("w") as file, contextlib.redirect_stdout(file):

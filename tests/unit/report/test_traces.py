@@ -8,7 +8,7 @@ import pytest
 
 from pytest_perfdl.report import html, traces, write_all
 from pytest_perfdl.report.ranks import ALIKE, TELLING
-from pytest_perfdl.report.terminal import failure_text
+from pytest_perfdl.report.terminal import summary_lines
 from pytest_perfdl.results.run import Exemplars
 from pytest_perfdl.results.run_file import read_run, to_json
 from pytest_perfdl.trace import exemplar, read
@@ -151,7 +151,7 @@ def test_the_page_and_the_terminal_name_the_traces(tmp_path):
         assert f">Download {label} (" in page
     stem = listed["ranks"].removesuffix(".ranks.json.gz")
     assert listed["base_ranks"] == f"{stem}.base-ranks.json.gz"
-    assert f"{stem}.*" in failure_text(run.results[0], run)
+    assert f"{stem}.*" in "\n".join(line.text for line in summary_lines(run, 1, 120))
 
 
 @pytest.mark.parametrize("verdict, wanted", [("unchanged", "regressed"), ("regressed", "none")])

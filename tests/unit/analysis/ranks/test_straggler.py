@@ -6,7 +6,7 @@ import pytest
 from pytest_perfdl.analysis.ranks import Straggler, activity, bus_bandwidth, ranks
 from pytest_perfdl.analysis.ranks.compare import Evidence
 from pytest_perfdl.analysis.ranks.compare import find as find_straggler
-from pytest_perfdl.analysis.ranks.meetings import roles_of
+from pytest_perfdl.analysis.ranks.meetings import find_roles
 from unit.trace.chrome import kernel, launch, step, trace, x
 
 STEP = 1_000_000
@@ -166,7 +166,7 @@ def test_stages_are_alike_in_what_they_have_equally_much_of():
         return activity(trace(step(1, 0, 100), *loader, *events, sends))
 
     stages = [stage("aten::mm", loads=True), stage("aten::mm"), stage("aten::mm"), stage("aten::mm", "aten::nll_loss")]
-    roles = roles_of(stages)
+    roles = find_roles(stages)
     assert roles["compute"] == (0, 0, 0, 1)
     assert roles["input"] == (0, 1, 1, 1)
     assert roles["host"] == (0, 1, 1, 2)

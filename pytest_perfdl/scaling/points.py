@@ -229,12 +229,8 @@ _SCALED = ("threads", "ranks")
 _PART = re.compile(rf"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<size>{_NUMBER})(?=-|$)|(?P<other>[^-]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One size of a test."""
-
-    sizes: Mapping[str, float]
-    record: Record
+Member = tuple[Mapping[str, float], Record]
+"""One size of a test: the factors' values and what was measured."""
 
 
 def sizes_of(nodeid: str, names: Sequence[str] = ()) -> tuple[str, dict[str, float]]:
@@ -286,7 +282,7 @@ def members_of(records: Sequence[Record], *, test: str = "", names: Sequence[str
     for record in records:
         family, sizes = sizes_of(record.test, names)
         if sizes and test in family:
-            families.setdefault(family, []).append(Member(sizes, record))
+            families.setdefault(family, []).append((sizes, record))
     if not families:
         raise ScalingError(
             "no test has sizes in its id, as in test_step[batch=8]; if the ids have numbers only, as in "
@@ -295,8 +291,8 @@ def members_of(records: Sequence[Record], *, test: str = "", names: Sequence[str
     if len(families) > 1:
         raise ScalingError(f"several tests have sizes in their ids: select one with -k: {', '.join(families)}")
     (members,) = families.values()
-    for other in members[1:]:
-        _check_like(members[0].record, other.record)
+    for _, record in members[1:]:
+        _check_like(members[0][1], record)
     return members
 
 
@@ -338,11 +334,10 @@ def naming(source: str) -> Iterator[None]:
 
 
 def _points(member: Member, metric: str) -> list[Point]:
-    known = member.record.metrics()
+    sizes, record = member
+    known = record.metrics()
     if metric not in known:
-        raise ScalingError(
-            f"{member.record.test} has no metric {metric}; available metrics: {', '.join(sorted(known))}"
-        )
+        raise ScalingError(f"{record.test} has no metric {metric}; available metrics: {', '.join(sorted(known))}")
     if known[metric].unit != "ns":
         raise ScalingError(f"{metric} is in {known[metric].unit!r}, not a time")
-    return [(member.sizes, value) for value in known[metric].values]
+    return [(sizes, value) for value in known[metric].values]

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.model.record import Call, RowKind
+from pytest_perfdl.model.record import Call, Record, RowKind
 from pytest_perfdl.scaling.choose import Choice, Coefficient, Fit, evaluate
 from pytest_perfdl.scaling.generic import ADDITIVE, PRODUCT
 from pytest_perfdl.scaling.laws import AFFINE, PIECEWISE, Form
@@ -131,7 +131,7 @@ def parts_of(
     ScalingError
         A size has no profile that can be used, or there are fewer than three.
     """
-    calls = [(member.sizes, _call(member, metric)) for member in members]
+    calls = [(sizes, _call(record, metric)) for sizes, record in members]
     at, longest = max(calls, key=lambda each: fmean(each[1].profiled_ns))
     whole = fmean(longest.profiled_ns)
     parts = []
@@ -144,14 +144,14 @@ def parts_of(
     return Parts(at, whole, tuple(parts), 1 - sum(part.share for part in parts))
 
 
-def _call(member: Member, metric: str) -> Call:
-    for finding in member.record.integrity:
+def _call(record: Record, metric: str) -> Call:
+    for finding in record.integrity:
         if finding.level == "invalid":
-            raise ScalingError(f"{member.record.test}: its parts cannot be used: {finding.message}")
+            raise ScalingError(f"{record.test}: its parts cannot be used: {finding.message}")
     name = metric.rpartition(".")[0]
-    found = next((call for call in member.record.calls if call.name == name), None)
+    found = next((call for call in record.calls if call.name == name), None)
     if found is None or not found.rows or not all(ns > 0 for ns in found.profiled_ns):
-        raise ScalingError(f"{member.record.test} has no profiled step{f' of {name}' if name else ''}")
+        raise ScalingError(f"{record.test} has no profiled step{f' of {name}' if name else ''}")
     return found
 
 

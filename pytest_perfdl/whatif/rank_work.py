@@ -119,20 +119,10 @@ def _moments(part: TaskGraph, rows: Rows) -> tuple[I64, I64]:
     return asking_moments(part, rows), np.where(tasks >= 0, first[tasks], _NEVER)
 
 
-@dataclass(frozen=True, slots=True)
-class Variation:
-    """How much the work of ranks in one segment varies around the mean of all ranks in the same step, nanoseconds."""
+def variation(work: F64) -> tuple[float, float, float]:
+    """Standard deviation of ranks around the mean of all in the same step, and the ends of its 90 % interval.
 
-    sigma_ns: float
-    """Standard deviation."""
-    least_ns: float
-    """Lower end of its 90 % interval."""
-    most_ns: float
-    """Upper end."""
-
-
-def variation(work: F64) -> Variation:
-    """The spread between ranks, of steps as different as they are, from work by rank and step.
+    From work by rank and step, in its unit.
 
     The sum of squares around the means of the steps over (k - 1) S degrees of freedom, for k ranks and S steps; with a
     chi-squared interval. Where the means of ranks differ by more than their steps explain, only k - 1 degrees of
@@ -145,7 +135,7 @@ def variation(work: F64) -> Variation:
     free = (ranks - 1) * steps
     square = float((apart**2).sum()) / max(free, 1)
     if square == 0:
-        return Variation(0.0, 0.0, 0.0)
+        return 0.0, 0.0, 0.0
     # Whether ranks differ from each other in all steps (F test at 1 %), so that there are few samples.
     lasting = False
     if steps > 1:
@@ -154,7 +144,7 @@ def variation(work: F64) -> Variation:
         lasting = within == 0 or between / within > f.ppf(0.99, ranks - 1, (ranks - 1) * (steps - 1))
     degrees = ranks - 1 if lasting else free
     least, most = (square * degrees / float(chi2.ppf(share, degrees)) for share in (0.95, 0.05))
-    return Variation(square**0.5, least**0.5, most**0.5)
+    return square**0.5, least**0.5, most**0.5
 
 
 @lru_cache(maxsize=256)

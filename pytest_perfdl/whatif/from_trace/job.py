@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -146,34 +146,33 @@ def couple(job: Job) -> TaskGraph:
     tasks, edges, tracks, names = list[Tasks](), list[Edges](), list[Track](), list[str]()
     begins = np.full(at.shape, NO_RELEASE, dtype=np.int64)
     into, out_of = list[Edges](), list[Edges]()
-    counts = np.cumsum([0, *(len(own.tasks) for own in cut)])
+    counts = np.cumsum([0, *(len(own) for own, *_ in cut)])
     all_tasks, lines = int(counts[-1]), np.flatnonzero(held)
     hub = np.full(len(job.meetings), -1, dtype=np.intp)
     hub[lines] = all_tasks + np.arange(len(lines))
-    for column, (part, own) in enumerate(zip(job.parts, cut, strict=True)):
+    for column, (part, (own, its, arrival, transfer)) in enumerate(zip(job.parts, cut, strict=True)):
         first = int(counts[column])
-        scope = own.tasks.scope
         tasks.append(
             replace(
-                own.tasks,
-                track=own.tasks.track + np.int32(len(tracks)),
-                name=own.tasks.name + np.int32(len(names)),
-                launcher=np.where(own.tasks.launcher >= 0, own.tasks.launcher + first, -1),
-                scope=np.where(scope >= 0, scope + np.int32(len(tracks)), scope),
+                own,
+                track=own.track + np.int32(len(tracks)),
+                name=own.name + np.int32(len(names)),
+                launcher=np.where(own.launcher >= 0, own.launcher + first, -1),
+                scope=np.where(own.scope >= 0, own.scope + np.int32(len(tracks)), own.scope),
             )
         )
-        edges.append(own.edges.with_(source=own.edges.source + first, target=own.edges.target + first))
+        edges.append(its.with_(source=its.source + first, target=its.target + first))
         tracks += [replace(track, rank=job.numbers[column]) for track in part.tracks]
         names += part.names
         arriving = np.flatnonzero(held & (at[:, column] >= 0))
-        begins[arriving, column] = own.tasks.start[own.arrival[arriving]]
+        begins[arriving, column] = own.start[arrival[arriving]]
         # What a rank does not wait in is not cut in two: it has arrived when it starts.
         whole = ~job.meetings.waits[arriving, column]
-        source = own.arrival[arriving] + first
+        source = arrival[arriving] + first
         into.append(Edges.of(EdgeKind.COMMUNICATION, source, hub[arriving], 0, at_start=whole))
-        waiting = np.flatnonzero(own.transfer >= 0)
+        waiting = np.flatnonzero(transfer >= 0)
         late = job.meetings.late[waiting, column]
-        source, target = hub[waiting], own.transfer[waiting] + first
+        source, target = hub[waiting], transfer[waiting] + first
         out_of.append(Edges.of(EdgeKind.COMMUNICATION, source, target, late, np.zeros_like(late)))
     if len(lines):
         tasks.append(_moments(begins[lines].max(axis=1), len(tracks), len(names)))
@@ -209,19 +208,12 @@ def _moments(start: I64, track: int, name: int) -> Tasks:
     return Tasks.of(kind, tracks, names, start, np.zeros_like(start))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Cut:
-    """A rank's graph with the meetings that it waits in cut in two, numbered as its own; one line per meeting."""
+def _cut_meetings(job: Job, column: int, at: Rows, held: Mask) -> tuple[Tasks, Edges, Rows, Rows]:
+    """A rank's graph with the meetings that it waits in cut in two, numbered as its own; and tasks by meeting.
 
-    tasks: Tasks
-    edges: Edges
-    arrival: Rows
-    """The task that is the rank's arrival, -1 where it takes no part."""
-    transfer: Rows
-    """The task that waits for all to arrive, -1 where it does not wait."""
-
-
-def _cut_meetings(job: Job, column: int, at: Rows, held: Mask) -> _Cut:
+    Those that are the rank's arrival, -1 where it takes no part, and those that wait for all to arrive, -1 where it
+    does not wait.
+    """
     part, found, shift = job.parts[column], job.meetings, job.shifts[column]
     lines = np.flatnonzero(held & found.waits[:, column] & (at >= 0))
     lines = lines[np.argsort(at[lines], kind="stable")]
@@ -249,7 +241,7 @@ def _cut_meetings(job: Job, column: int, at: Rows, held: Mask) -> _Cut:
     edges = Edges.joined(edges, Edges.of(EdgeKind.STREAM, new - 1, new, 0))
     arrival, waiting = np.where(at >= 0, arrives[at], -1), np.full(len(at), -1, dtype=np.intp)
     waiting[lines] = new
-    return _Cut(tasks, edges, arrival, waiting)
+    return tasks, edges, arrival, waiting
 
 
 def _span(job: Job, number: int) -> StepSpan:

@@ -16,7 +16,6 @@ from pytest_perfdl.whatif.from_trace.job import communication_tasks
 from pytest_perfdl.whatif.model import Job, Mask, Meetings, TaskKind, are_of_kinds
 from pytest_perfdl.whatif.rank_work import (
     RankWork,
-    Variation,
     blocking_lines,
     expected_maximum,
     harmonic,
@@ -340,13 +339,8 @@ def _slowest_of(work: RankWork, count: int, n: int) -> list[F64]:
     """By segment how much later the slowest of n ranks is than the slowest of those measured: likely, least, most."""
     normal = expected_maximum(n) - expected_maximum(count)
     heavy = harmonic(n) - harmonic(count)
-    spreads: list[Variation] = [variation(work.deciding[:, :, at]) for at in range(work.deciding.shape[2])]
-    ends = (
-        [each.sigma_ns * normal for each in spreads],
-        [min(each.least_ns * normal, each.most_ns * normal) for each in spreads],
-        [each.most_ns * heavy if n > count else each.least_ns * heavy for each in spreads],
-    )
-    return [np.array(each) for each in ends]
+    sigma, least, most = np.array([variation(work.deciding[:, :, at]) for at in range(work.deciding.shape[2])]).T
+    return [sigma * normal, np.minimum(least * normal, most * normal), (most if n > count else least) * heavy]
 
 
 def _slow_down(job: Job, work: RankWork, transfer: F64, later: F64) -> Plan:

@@ -360,7 +360,7 @@ def options() -> str:
         ini = f"`{option.ini}`" if option.ini else ""
         rows[option.level].append((f"`{option.shown}`", ini, option.help + choices, option.default))
     head = ("option", "ini key", "what it does", "default")
-    only = [(f"`{key.name}`", key.kind, key.help, key.default or "none") for key in INI_ONLY]
+    only = [(f"`{key.ini}`", key.ini_type, key.help, key.default or "none") for key in INI_ONLY]
     return (
         "# Options and ini keys\n\nThe command line overrides the ini file. For limits, budgets, the resolution and "
         "the timeout, the\n[marker](fixture-and-marker.md) overrides the command line and the ini file. For warm-up, "

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import communication_overlap, profile_tables
     from pytest_perfdl.analysis.overview.summary import summarize
-    from pytest_perfdl.machine.constants import Machine
+    from pytest_perfdl.machine.rates import Machine
     from pytest_perfdl.model.errors import PerfdlError
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.results.run import Result, Run
@@ -76,7 +76,7 @@ _MODULES = {
     "trace": ("Category", "Trace"),
     "whatif": ("Change", "Context", "Plan", "Select", "predict", "simulate", "task_graph", "transform"),
     "whatif.advice": ("advise",),
-    "machine.constants": ("Machine",),
+    "machine.rates": ("Machine",),
 }
 _PLACES = {name: (module, name) for module, names in _MODULES.items() for name in names}
 _PLACES["read_trace"] = ("trace", "read")

@@ -110,7 +110,9 @@ def searched(
     weights = [FUNCTION if number in like_it else 1.0 for number in range(1, commits + 1)]
     measure = Replayed(culprit, broken, kind, pool, np.random.default_rng(seed))
     options = Options(None if kind.share == 0 else "step_time")
-    return CommitSearch(history, measure, options, (lambda _: mixed(weights)) if prior else None).run(), str(culprit)
+    return CommitSearch(history, measure.measure, options, (lambda _: mixed(weights)) if prior else None).run(), str(
+        culprit
+    )
 
 
 def row(kind: Kind, commits: int, count: int, *, prior: bool = False, misleads: bool = False) -> Sequence[object]:

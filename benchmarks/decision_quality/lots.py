@@ -17,7 +17,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
@@ -32,8 +31,10 @@ from pytest_perfdl.machine.state import Busy, Load
 from pytest_perfdl.measure.commands import SideResult
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.results.verdict import Judgement
-from pytest_perfdl.run import perf_test
+from pytest_perfdl.run import comparison, perf_test
+from pytest_perfdl.run.comparison import ComparisonResult, against_side
 from pytest_perfdl.run.confirmation import Confirmation
+from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.paired_rounds import Rounds, RoundSide
 from pytest_perfdl.workers.channel import Shown
 from pytest_perfdl.workers.checkout import Checkout
@@ -83,10 +84,7 @@ class Recorder(Confirmation):
     jobs: Jobs
 
     began = time.monotonic()
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        Recorder.began = time.monotonic()
+    """When the head's process had ended."""
 
     def of_code(
         self,
@@ -171,12 +169,19 @@ def idle_load() -> float | None:
     return None if load is None else round(load.others, 3)
 
 
+def compared(measurement: Measurement) -> ComparisonResult:
+    """The comparison of a test whose head's process has just ended."""
+    Recorder.began = time.monotonic()
+    return against_side(measurement)
+
+
 def main(path: str) -> int:
     """Run pytest; its exit status."""
     jobs = Jobs.read(Path(path))
     Recorder.jobs = jobs
     # Trials make one of it where they judge times.
-    setattr(perf_test, "Confirmation", Recorder)  # noqa: B010 (a type checker would not have it)
+    setattr(comparison, "Confirmation", Recorder)  # noqa: B010 (a type checker would not have it)
+    setattr(perf_test, "against_side", compared)  # noqa: B010
     report = Path(jobs.project).parent / "report"
     options = [
         "-q",

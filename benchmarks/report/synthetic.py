@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 from pytest_perfdl.judge.blame import blame
+from pytest_perfdl.model.limits import Limit
 from pytest_perfdl.model.record import Call, Key, MeasurementPlan, Occasion, Record, Row, Series
 from pytest_perfdl.results.run import Exemplars, Result, Run
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
@@ -82,7 +83,7 @@ def _metric(name: str, base: Record, new: Record, *, slower: bool) -> MetricVerd
         effect=after / before - 1,
         ci95=(after / before - 1.02, after / before - 0.98) if timed else None,
         excluded=0.021 if timed else None,
-        limit="3%" if held else None,
+        limit=Limit("3%", 0.03) if held else None,
         verdict=None if timed and not held else "regressed" if slower and timed else "unchanged",
         times_over=2.8 if slower and timed and held else None,
         evidence="paired" if slower and timed and held else None,

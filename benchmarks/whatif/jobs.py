@@ -27,7 +27,7 @@ import command
 from common.tables import table_text
 from gloo_rank import Setting
 
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.trace import Trace, read
 from pytest_perfdl.whatif import simulate, task_graph
 from pytest_perfdl.whatif.from_trace.job import job_graph

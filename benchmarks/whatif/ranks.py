@@ -15,7 +15,7 @@ from models import Options, build
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import task_graph
 from pytest_perfdl.whatif.predict import predict

@@ -32,7 +32,7 @@ from common.tables import table_text
 from models import Options, build
 from ranks import both_ranks
 
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.measure.profiled_pass import module_ranges
 from pytest_perfdl.trace import Trace, read
 from pytest_perfdl.whatif import simulate, task_graph

@@ -8,17 +8,15 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from pytest_perfdl.baseline import text
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, OtherSchemaError, RecordError
-from pytest_perfdl.model.record_json import SCHEMA, check_schema
+from pytest_perfdl.model.record_json import OccasionForm, Outline, Versioned, decoded
 from pytest_perfdl.model.visible import clean, visible, without_secrets
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.files import TEMPORARY, changed, temporary_name, write_files
@@ -26,8 +24,6 @@ from pytest_perfdl.system.folders import delete_file
 from pytest_perfdl.system.git import commit_of, modified, names, top_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from pytest_perfdl.model.record import Record
 
 
@@ -187,81 +183,22 @@ def _limited(name: str, whole: str, most: int = NAME_BYTES - 1, *, folded: bool 
 # The little of a record that lists and estimates need, without decoding the rest: for projects with many baselines.
 
 
-class OutlinedOccasion(msgspec.Struct, frozen=True):
-    """When and how long processes ran."""
-
-    repeats: int
-    date: str
-    commit: str | None = None
-    seconds: float | None = None
-
-
-class OutlinedSeries(msgspec.Struct, frozen=True):
-    """The values of a metric."""
-
-    unit: str
-    values: list[float]
-
-
-class OutlinedCall(msgspec.Struct, frozen=True):
-    """The metrics of a call."""
-
-    name: str
-    metrics: dict[str, OutlinedSeries]
-
-
-class _Key(msgspec.Struct, frozen=True):
-    slug: str
-
-
-class Times(msgspec.Struct, frozen=True):
-    """The occasions of a record, and nothing else."""
-
-    schema: int
+class _Times(Versioned):
     test: str
-    occasions: list[OutlinedOccasion]
+    occasions: list[OccasionForm]
 
 
-class Outline(Times, frozen=True):
-    """A record without its rows and its code."""
-
-    key: _Key
-    calls: list[OutlinedCall]
-    note: str | None = None
-
-
-_T = TypeVar("_T", bound=Times)
-_TIMES = msgspec.json.Decoder(Times)
-_OUTLINE = msgspec.json.Decoder(Outline)
-
-
-def times(data: bytes) -> Times:
-    """The occasions of a record.
+def outline(data: bytes) -> Outline:
+    """The outline of a baseline.
 
     Raises
     ------
     RecordError
-        When this is not the file of a record. Other parts are not checked: `text.parse` does that.
+        When this is not the file of a record with a measurement. Other parts are not checked: `text.parse` does that.
     """
-    return _decoded(_TIMES, data)
-
-
-def outline(data: bytes) -> Outline:
-    """The outline of a record; errors as of `times`."""
-    found = _decoded(_OUTLINE, data)
+    found = decoded(data, Outline)
     if not any(call.metrics for call in found.calls):
         raise RecordError("contains no measurement")
-    return found
-
-
-def _decoded(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
-    try:
-        found = decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RecordError(f"is malformed ({error})") from error
-    check_schema(found.schema, SCHEMA)
-    if not found.occasions:
-        raise RecordError("has no occasion")
     return found
 
 
@@ -359,7 +296,7 @@ class Store:
             inside = str(baseline_path(Path(), "x", node_id)).removeprefix(f"x{os.sep}")
             for folder in folders:
                 with contextlib.suppress(OSError, RecordError):
-                    found = times(untrusted_files.read_bytes(f"{folder}{os.sep}{inside}", text.LIMIT))
+                    found = decoded(untrusted_files.read_bytes(f"{folder}{os.sep}{inside}", text.LIMIT), _Times)
                     if found.test == node_id:
                         known += [(each.date, each.seconds) for each in found.occasions if each.seconds]
         return max(known)[1] if known else None

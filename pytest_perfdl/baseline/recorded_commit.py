@@ -7,18 +7,11 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from pytest_perfdl.baseline.code import contents, installed, present
-from pytest_perfdl.model.record import SHORT_HASH, Record
+from pytest_perfdl.model.record import SHORT_HASH, MeasurementPlan, Record, Scalar
 from pytest_perfdl.model.units import some
-from pytest_perfdl.system.git import LOG_SECONDS, git, modified, read, top_of, tree_of_commit, trouble
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytest_perfdl.model.record import MeasurementPlan, Record, Scalar
-
+from pytest_perfdl.system.git import LOG_SECONDS, git, modified, read, top_of, trouble
 
 # Finds the baseline commit: the one with the code that the baseline was recorded with.
 #
@@ -60,7 +53,6 @@ def pair_of(
     others: Sequence[Record],
     path_of: Callable[[Record], Path],
     root: Path,
-    without: tuple[str, ...],
     *,
     prefer: Sequence[str] = (),
 ) -> BaselineCode:
@@ -75,22 +67,20 @@ def pair_of(
         The test's baseline under its key, if there is one, and those under other keys.
     path_of
         Where a baseline's file is.
-    root, without, prefer
+    root, prefer
         See `code_of`.
     """
     newest_first = sorted(others, key=lambda record: record.occasions[-1].date, reverse=True)
     first = None
     for base in (*([own] if own is not None else []), *newest_first):
-        found = code_of(base, path_of(base), root, without, prefer=prefer)
+        found = code_of(base, path_of(base), root, prefer=prefer)
         if found.commit is not None:
             return found
         first = first or found
     return first or BaselineCode(None, "no baseline")
 
 
-def code_of(
-    base: Record, path: Path, root: Path, without: tuple[str, ...], *, prefer: Sequence[str] = ()
-) -> BaselineCode:
+def code_of(base: Record, path: Path, root: Path, *, prefer: Sequence[str] = ()) -> BaselineCode:
     """Find the commit that has the code of a baseline.
 
     It is the newest one in HEAD's history that has the recorded files with their content, else the one that last
@@ -102,25 +92,21 @@ def code_of(
         The baseline and its file. With repeats of several recordings the last one's code counts.
     root
         Folder in the repository.
-    without
-        Folders that hold no code, relative to `root`.
     prefer
         Commits (full hashes) that are as good as the newest one if they have the files: what is checked out already.
     """
     top = top_of(root)
     if top is None:
         return BaselineCode(None, trouble(root) or "the project is not in a git repository", base=base)
-    if base.code is None and base.occasions[-1].tree is None:
+    if base.code is None:
         return BaselineCode(None, "the baseline does not contain hashes of the recorded code", base=base)
-    found = _by_tree(base, path, root, without) if base.code is None else _by_content(base, path, top, prefer)
+    found = _by_content(base.code.files, path, top, prefer)
     if found.commit is None and git(root, "rev-parse", "--is-shallow-repository") == "true":
         found = BaselineCode(None, _SHALLOW)
     return replace(found, base=base)
 
 
-def _by_content(base: Record, path: Path, top: Path, prefer: Sequence[str]) -> BaselineCode:
-    assert base.code is not None
-    files = base.code.files
+def _by_content(files: Files, path: Path, top: Path, prefer: Sequence[str]) -> BaselineCode:
     head = git(top, "rev-parse", "--verify", "--quiet", "HEAD")
     if head is None:
         return BaselineCode(None, "the repository has no commits")
@@ -284,35 +270,6 @@ def _carrier(top: Path, path: Path) -> str | None:
         if not any(part.startswith(":") and part.endswith(" R100") for part in parts):
             return parts[0].split()[0]
     return None
-
-
-def _by_tree(base: Record, path: Path, root: Path, without: tuple[str, ...]) -> BaselineCode:
-    """The commit whose tree is the recorded one, as baselines say it that do not name their files.
-
-    The candidates are the commit that last changed the file, the present one, the one it was recorded at, and those
-    that changed the file before, under other names too.
-    """
-    for commit in _by_file(base, path, root):
-        if tree_of_commit(root, commit, without) == base.occasions[-1].tree:
-            return BaselineCode(commit)
-    return BaselineCode(None, _NO_COMMIT)
-
-
-def _by_file(base: Record, path: Path, root: Path) -> Iterator[str]:
-    """Commits that may have a baseline's code, the likely ones first, each once."""
-    seen: set[str] = set()
-    ways: tuple[Callable[[], str | None], ...] = (
-        lambda: git(root, "rev-list", "-1", "HEAD", "--", str(path)),
-        lambda: git(root, "rev-parse", "--verify", "--quiet", "HEAD"),
-        lambda: base.occasions[-1].commit,
-        # A baseline that was moved is as it was recorded: only the folder's name is another.
-        lambda: git(root, "log", "--follow", f"-{_EARLIER}", "--format=%H", "--", str(path)),
-    )
-    for ask in ways:
-        for commit in (ask() or "").split():
-            if commit not in seen:
-                seen.add(commit)
-                yield commit
 
 
 # Checks whether a test would run exactly the code of its baseline, in the same environment.

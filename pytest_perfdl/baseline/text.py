@@ -6,17 +6,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, RecordError
 from pytest_perfdl.model.metrics import COUNT_SCOPE, is_utilization, scope
-from pytest_perfdl.model.record import Call, Row, Series
+from pytest_perfdl.model.record import Call, MeasurementPlan, Record, Row, Series
 from pytest_perfdl.model.record_json import from_json, to_json
 from pytest_perfdl.model.units import some
-
-if TYPE_CHECKING:
-    from pytest_perfdl.model.record import MeasurementPlan, Record
-
 
 # The text format of a record: sorted, indented, one row per line, the same bytes for the same record.
 

@@ -8,8 +8,8 @@ done, 1 regressed, 2 wrong usage or a file that cannot be used, 3 nothing to do 
   `history`, `bisect`, `export`, `ci`.
 - Traces: `trace`, `diff`, `whatif`, `view`. Machine: `check`, `qualify`, `constants`. Sizes: `scaling`.
 - Shared by subcommands: `common` (printing, errors, reading baselines and run files), `project` (root directory and
-  folder of baselines), `traces` (trace files and `--step-name`), `peaks` (`--peaks`). `perfdl diff` also has
-  `diff_inputs` (what it can compare) and `memory` (`--memory`).
+  folder of baselines), `traces` (trace files, `--step-name` and `--peaks`). `perfdl diff` also has `diff_inputs` (what
+  it can compare) and `memory` (`--memory`).
 """
 
 from __future__ import annotations
@@ -18,27 +18,9 @@ import contextlib
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from pytest_perfdl.system.processes import INTERRUPTED
-
-if TYPE_CHECKING:
-    import argparse
-
-
-class _Command(Protocol):
-    """What a subcommand's module offers."""
-
-    __doc__: str | None
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare its arguments."""
-        ...
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Do it; the exit code."""
-        ...
-
 
 _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Tests and baselines": {
@@ -132,7 +114,8 @@ def _run(given: list[str]) -> int:
     if unknown:
         commands.choices[parsed.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        return module.run(parsed)
+        code: int = module.run(parsed)
+        return code
     except PerfdlError as error:
         say(f"perfdl {parsed.command}: {visible(str(error))}", error=True)
         return 2
@@ -169,9 +152,7 @@ def _list_commands() -> str:
     return "\n".join([*lines, "", "`perfdl COMMAND --help` lists the options of a command."])
 
 
-def _load(name: str) -> _Command:
+def _load(name: str) -> Any:
     import importlib
 
-    module: Any = importlib.import_module(f"pytest_perfdl.cli.{_MODULES[name]}")
-    command: _Command = module
-    return command
+    return importlib.import_module(f"pytest_perfdl.cli.{_MODULES[name]}")

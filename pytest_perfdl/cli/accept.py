@@ -15,7 +15,7 @@ from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli.common import add_note, note_of, run_file, say, shown
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
-from pytest_perfdl.model.errors import BaselineError, CommandError
+from pytest_perfdl.model.errors import BaselineError, CommandError, TraceError
 from pytest_perfdl.model.record import INJECTED, Record
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
@@ -137,7 +137,6 @@ def _record(path: Path, test: Result) -> Record:
 
 def _exemplars(path: Path, test: Result) -> dict[str, bytes]:
     """The traces of the current side that lie beside the run file, by call."""
-    from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.trace import read_exemplar
 
     found = {}

@@ -14,8 +14,8 @@ from pytest_perfdl.baseline import text
 from pytest_perfdl.baseline.files import RECORD_SUFFIX, TRACE_SUFFIX, Store, advised, exemplar_path
 from pytest_perfdl.cli.common import baselines, say, shown
 from pytest_perfdl.cli.project import add_dir, store
-from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import BaselineError, CommandError, RecordError
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.units import plural

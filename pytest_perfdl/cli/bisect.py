@@ -124,23 +124,22 @@ def run(arguments: argparse.Namespace) -> int:
         if done:
             say_progress(f"going on from {shown(log.path)}, which has {len(done)} measurements\n")
         laid_over = [file.relative_to(history.top).as_posix() for file in suite.laid_over]
-        lines = _Lines()
 
         def keep(measurement: Measurement) -> None:
             log.append(measurement)
-            lines.ended(measurement)
+            _say_end(measurement)
 
         reports = scratch / "reports"
         measure = child.Child(suite, tests, reports)
         search = CommitSearch(
             history,
-            measure,
+            measure.measure,
             Options(arguments.metric, arguments.limit, arguments.budget),
             None if arguments.no_prior else lambda blamed: prior_of(history, blamed, laid_over),
             lambda number: undone(history, number),
             done,
             keep,
-            lines.begins,
+            _say_begin,
         )
         try:
             answer = search.run()
@@ -155,7 +154,7 @@ def run(arguments: argparse.Namespace) -> int:
             say_progress(f"interrupted: the same command goes on from {shown(log.path)}\n")
             return INTERRUPTED
         except PerfdlError:
-            lines.failed()
+            say_progress("\n")
             raise
     commands = tuple(_command(arguments, words, suite) for words in answer.commands)
     if arguments.json:
@@ -188,18 +187,19 @@ def _between_environments(arguments: argparse.Namespace) -> int:
         check_version(interpreter)
     if not Path(test.partition("::")[0]).is_file():
         raise CommandError(f"{test!r} is no test: name it as tests/test_speed.py::test_step")
-    lines = _Lines()
     with folders.for_a_while("bisect") as scratch:
         reports = scratch / "reports"
         measure = MixtureChild(both, test, options, reports)
-        search = EnvironmentSearch(both, measure, Options(arguments.metric, arguments.limit), lines.ended, lines.begins)
+        search = EnvironmentSearch(
+            both, measure.measure, Options(arguments.metric, arguments.limit), _say_end, _say_begin
+        )
         try:
             answer = search.run()
         except KeyboardInterrupt:
             say_progress("interrupted\n")
             return INTERRUPTED
         except PerfdlError:
-            lines.failed()
+            say_progress("\n")
             raise
         if arguments.out is not None and answer.comparison is not None:
             _write(report_folder(reports, answer.comparison.request) / "index.html", arguments.out)
@@ -312,37 +312,32 @@ def _log(arguments: argparse.Namespace, suite: Suite, tests: Path) -> tuple[Path
     return common / "perfdl" / f"bisect-{name}.jsonl", search
 
 
-class _Lines:
-    """Progress on stderr: one line for each measurement."""
+# Progress on stderr: one line for each measurement.
 
-    def begins(self, progress: Progress) -> None:
-        """A measurement begins."""
-        from pytest_perfdl.model.units import duration
 
-        left = f", about {duration(progress.seconds)} left" if progress.seconds else ""
-        candidates = "" if progress.candidates is None else f"{progress.candidates} candidates{left}; "
-        say_progress(f"{candidates}{'timing' if progress.timed else 'counting'} {progress.what} ... ")
+def _say_begin(progress: Progress) -> None:
+    from pytest_perfdl.model.units import duration
 
-    def ended(self, measurement: Measurement) -> None:
-        """It has ended."""
-        from pytest_perfdl.model.units import duration, format_percent, plural
-        from pytest_perfdl.runs.bisect.answers import Effect
+    left = f", about {duration(progress.seconds)} left" if progress.seconds else ""
+    candidates = "" if progress.candidates is None else f"{progress.candidates} candidates{left}; "
+    say_progress(f"{candidates}{'timing' if progress.timed else 'counting'} {progress.what} ... ")
 
-        if measurement.skipped:
-            say_progress(f"skipped: {measurement.skipped}\n")
-            return
-        texts = []
-        for name in sorted(measurement.rounds):
-            if name.endswith("step_time"):
-                effect = Effect.of_rounds(measurement.differences(name), 1)
-                texts.append(f"{name} {format_percent(effect.ratio)} in {plural(effect.rounds, 'round')}")
-        if not measurement.rounds:
-            texts = [f"{name} {value:g}" for name, value in measurement.counts.items() if name.endswith("ops")]
-        say_progress(f"{', '.join(texts) or 'done'} ({duration(measurement.seconds)})\n")
 
-    def failed(self) -> None:
-        """It was not ended."""
-        say_progress("\n")
+def _say_end(measurement: Measurement) -> None:
+    from pytest_perfdl.model.units import duration, format_percent, plural
+    from pytest_perfdl.runs.bisect.answers import Effect
+
+    if measurement.skipped:
+        say_progress(f"skipped: {measurement.skipped}\n")
+        return
+    texts = []
+    for name in sorted(measurement.rounds):
+        if name.endswith("step_time"):
+            effect = Effect.of_rounds(measurement.differences(name), 1)
+            texts.append(f"{name} {format_percent(effect.ratio)} in {plural(effect.rounds, 'round')}")
+    if not measurement.rounds:
+        texts = [f"{name} {value:g}" for name, value in measurement.counts.items() if name.endswith("ops")]
+    say_progress(f"{', '.join(texts) or 'done'} ({duration(measurement.seconds)})\n")
 
 
 def _write(made: Path, output: Path) -> None:

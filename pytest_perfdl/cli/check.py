@@ -67,7 +67,7 @@ def _timed(arguments: argparse.Namespace) -> tuple[MachineFinding, ...]:
     if find_spec("torch") is None:
         return findings
     # Imported here: it loads torch, a second or two.
-    from pytest_perfdl.run.machine_limits import reached
+    from pytest_perfdl.run.machine_rates import reached
 
     return tuple(sorted((*findings, *reached(store(arguments))), key=lambda finding: LEVELS.index(finding.level)))
 

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from pytest_perfdl.baseline.files import Outline, outline
+from pytest_perfdl.baseline.files import Store, outline
 from pytest_perfdl.baseline.text import LIMIT, parse
-from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
+from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import CommandError, RecordError
 from pytest_perfdl.model.record import Record, checked_note
+from pytest_perfdl.model.record_json import Outline
 from pytest_perfdl.model.visible import harmless, visible, without_secrets
 from pytest_perfdl.system.remote import is_url, local, plain
 
 if TYPE_CHECKING:
-    from pytest_perfdl.baseline.files import Store
     from pytest_perfdl.trace import Trace
 
 

@@ -18,7 +18,7 @@ from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.units import format_quantity, plural
 
 if TYPE_CHECKING:
-    from pytest_perfdl.machine.constants import Machine
+    from pytest_perfdl.machine.rates import Machine
 
 _FORMS = ("bfloat16", "float16", "channels_last")
 
@@ -75,40 +75,33 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.form:
             raise CommandError("--form needs a trace: add a trace file to the command")
         return _measure_rates(arguments)
-    from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.trace import read
     from pytest_perfdl.whatif.measured_constants import measure_constants
 
     out = arguments.out or Path("machine.json")
-    try:
-        known = _load_known(out, again=arguments.again)
-        trace = one_run(read(arguments.file))
-        with on_device():
-            found = measure_constants(trace, arguments.form, threads=arguments.threads, known=known, say=_progress)
-    except (TraceError, ValueError) as error:
-        raise CommandError(str(error)) from error
+    known = _load_known(out, again=arguments.again)
+    trace = one_run(read(arguments.file))
+    with on_device():
+        found = measure_constants(trace, arguments.form, threads=arguments.threads, known=known, say=_progress)
     return _write(found, out)
 
 
 def _measure_rates(arguments: argparse.Namespace) -> int:
-    """Measure the limits alone, as a run that writes a first baseline does."""
+    """Measure the peak rates alone, as a run that writes a first baseline does."""
     from pytest_perfdl.measure.calibration import has_device, prepare
-    from pytest_perfdl.run.machine_limits import calibrated, location
+    from pytest_perfdl.run.machine_rates import calibrated, location
 
     if arguments.device and not has_device():
         raise CommandError("torch finds no GPU: remove --device to benchmark the CPU")
     key = prepare(arguments.threads, "cuda" if arguments.device else "cpu")
     stored = None if arguments.out else store(arguments)
     out = location(stored, key) if stored else arguments.out
-    try:
-        known = _load_known(out, again=arguments.again)
-        if known.peaks is not None:
-            raise CommandError(f"{shown(out)} already contains peak rates: add --again to measure the peak rates again")
-        with on_device():
-            say("benchmarking this machine (about 20 s)", error=True)
-            found = calibrated(arguments.threads, arguments.device)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    known = _load_known(out, again=arguments.again)
+    if known.peaks is not None:
+        raise CommandError(f"{shown(out)} already contains peak rates: add --again to measure the peak rates again")
+    with on_device():
+        say("benchmarking this machine (about 20 s)", error=True)
+        found = calibrated(arguments.threads, arguments.device)
     if stored is None:
         return _write(found.or_else(known), out)
     stored.write(out, found.or_else(known).dump())
@@ -117,13 +110,13 @@ def _measure_rates(arguments: argparse.Namespace) -> int:
 
 
 def _load_known(path: Path, *, again: bool) -> Machine:
-    """What a file holds, without its limits if they are measured again."""
-    from pytest_perfdl.machine.constants import Machine
+    """What a file holds, without its peak rates if they are measured again."""
+    from pytest_perfdl.machine.rates import Machine
 
     if not path.exists():
         return Machine()
     known = Machine.load(path)
-    return known.without_limits() if again else known
+    return known.without_peaks() if again else known
 
 
 def _write(found: Machine, out: Path) -> int:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import print_json, say, width
-from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
 from pytest_perfdl.cli.project import add_dir, store
-from pytest_perfdl.cli.traces import add_step_name
+from pytest_perfdl.cli.traces import add_peaks, add_step_name, parse_peaks
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff import Diff
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.diff.side import MachineUse
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.results.verdict import FailOn
     from pytest_perfdl.trace import Trace
 
@@ -160,10 +159,7 @@ def _rules(texts: Sequence[str]) -> Rules:
 def _limit(text: str) -> float:
     from pytest_perfdl.model.limits import parse_limit
 
-    try:
-        limit = parse_limit("step_time", text)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    limit = parse_limit("step_time", text)
     if limit.relative is None or limit.absolute is not None:
         raise CommandError(f"--limit {text!r}: expected a percentage such as 3%")
     return limit.relative
@@ -198,10 +194,7 @@ def _alone(side: Sides, common: Set[tuple[str, str]], text: str) -> list[str]:
 def _fail_on(text: str) -> frozenset[FailOn]:
     from pytest_perfdl.results.verdict import parse_fail_on
 
-    try:
-        found = parse_fail_on(text) if text else frozenset()
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    found = parse_fail_on(text) if text else frozenset()
     impossible = sorted(found - _VERDICTS)
     if impossible and text.strip().lower() != "all":
         raise CommandError(

@@ -24,9 +24,9 @@ from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.cli.common import recordings_of
 from pytest_perfdl.cli.traces import Folder, recordings_in, with_step_name
 from pytest_perfdl.diff import Origin, Side, damaged_side, side_of_breakdown, side_of_call, side_of_traces
-from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
+from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files as bounded
-from pytest_perfdl.model.errors import NotATrace, RecordError, RunFileError, SourceError, TraceError
+from pytest_perfdl.model.errors import InputError, NotATrace, RecordError, TraceError
 from pytest_perfdl.model.record import Record, metric_name
 from pytest_perfdl.model.record_json import from_json
 from pytest_perfdl.results import run_file
@@ -88,7 +88,7 @@ def load(source: str, folder: str, step_name: re.Pattern[str] | None = None) -> 
 
     Raises
     ------
-    SourceError
+    InputError
         When it is none of these, or holds no step, or `step_name` is for what is no trace.
     """
     path = Path(source)
@@ -99,9 +99,9 @@ def load(source: str, folder: str, step_name: re.Pattern[str] | None = None) -> 
     else:
         found = _of_revision(source, folder)
     if not found:
-        raise SourceError(f"{source} contains no measured or profiled step to compare")
+        raise InputError(f"{source} contains no measured or profiled step to compare")
     if step_name is not None and any(each.side.origin is None for each in found.values()):
-        raise SourceError(f"{source} is no trace: --step-name is for traces only")
+        raise InputError(f"{source} is no trace: --step-name is for traces only")
     return found
 
 
@@ -139,7 +139,7 @@ def own_sides(source: str) -> list[OwnSides]:
 
     Raises
     ------
-    SourceError
+    InputError
         When it is no run file.
     """
     path = Path(source)
@@ -147,14 +147,10 @@ def own_sides(source: str) -> list[OwnSides]:
     error = refusal_of(path) if path.is_file() else None
     if error is None or (isinstance(error, NotATrace) and error.what not in _OBJECTS):
         what = f" but {error.what}" if isinstance(error, NotATrace) else ""
-        raise SourceError(
+        raise InputError(
             f"{source} is not a run.json file{what}: pass the run.json file of a report, or two inputs to compare"
         )
-    try:
-        run = read_run(path)
-    except RunFileError as error:
-        raise SourceError(str(error)) from error
-    return [each for result in run.results for each in _own_sides(result)]
+    return [each for result in read_run(path).results for each in _own_sides(result)]
 
 
 def _own_sides(result: Result) -> Iterator[OwnSides]:
@@ -193,7 +189,7 @@ def _of_folder(path: Path, label: str, step_name: re.Pattern[str] | None) -> Sid
     records = [file for file, error in folder.others.items() if _is_record(error)]
     if not records:
         if not folder.traces and folder.others:
-            raise SourceError(f"{label} contains nothing to compare: it has {folder.listed(folder.others)}")
+            raise InputError(f"{label} contains nothing to compare: it has {folder.listed(folder.others)}")
         folder.name_others("diff", list(folder.others))
         return _of_traces(list(folder.traces), label, step_name) if folder.traces else {}
     # What cannot be decoded may be a damaged baseline, and is an error.
@@ -220,9 +216,9 @@ def _of_file(path: Path, label: str, step_name: re.Pattern[str] | None) -> Sides
     try:
         data = json.loads(bounded.read_bytes(path, run_file.LIMIT))
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise SourceError(f"{path} is not a trace, a run.json file or a baseline: {error}") from error
+        raise InputError(f"{path} is not a trace, a run.json file or a baseline: {error}") from error
     return dict(_of_data(data, path, label))
 
 
@@ -243,10 +239,8 @@ def _of_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, LoadedSi
                     yield from _of_record(result.new, label)
             return
         yield from _of_record(from_json(data), label)
-    except RunFileError as error:
-        raise SourceError(str(error)) from error
     except RecordError as error:
-        raise SourceError(f"{path} {error}") from error
+        raise InputError(f"{path} {error}") from error
 
 
 def _of_record(record: Record, label: str) -> Iterator[tuple[Name, LoadedSide]]:
@@ -300,8 +294,8 @@ def _of_traces(files: list[Path], label: str, step_name: re.Pattern[str] | None)
             )
             for group, own in runs.items()
         }
-    except (TraceError, ValueError) as error:
-        raise SourceError(str(error)) from error
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def _side(runs: Sequence[_Run], label: str, trace: Trace | None, notes: tuple[str, ...]) -> LoadedSide:
@@ -343,7 +337,7 @@ def _of_revision(source: str, folder: str) -> Sides:
     commit = commit_of(here, source)
     if top is None or commit is None:
         problem = trouble(here)
-        raise SourceError(f"{source} is not a file, a folder or a git revision{f' ({problem})' if problem else ''}")
+        raise InputError(f"{source} is not a file, a folder or a git revision{f' ({problem})' if problem else ''}")
     inside = (here / folder).resolve()
     where = inside.relative_to(top).as_posix() if inside.is_relative_to(top) else folder
     found: dict[Name, LoadedSide] = {}
@@ -352,7 +346,7 @@ def _of_revision(source: str, folder: str) -> Sides:
             try:
                 found |= dict(_of_record(parse(content(top, commit, name) or b""), source))
             except RecordError as error:
-                raise SourceError(f"{source}:{name} {error}") from error
+                raise InputError(f"{source}:{name} {error}") from error
     if not found:
-        raise SourceError(f"git revision {source} has no baselines in {where}")
+        raise InputError(f"git revision {source} has no baselines in {where}")
     return found

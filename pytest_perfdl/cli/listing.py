@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pytest_perfdl.baseline.files import Outline
 from pytest_perfdl.cli.common import outlines, say, shown, width
 from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.judge.log_ratios import mean
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Series
+from pytest_perfdl.model.record_json import Outline
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout

@@ -15,7 +15,7 @@ from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli.common import local_path, say
 from pytest_perfdl.machine.visible_devices import wanted_locks
 from pytest_perfdl.model.errors import CommandError
-from pytest_perfdl.system.device_lock import DeviceLock, folder_of
+from pytest_perfdl.system.device_lock import DeviceLock, folder_of, waiting_for
 from pytest_perfdl.system.remote import local
 
 _DEFAULT = "baselines"
@@ -111,8 +111,7 @@ def on_device() -> Iterator[None]:
     def wait(holder: int | None) -> None:
         nonlocal waited
         if not waited:
-            who = "" if holder is None else f" (PID {holder})"
-            say(f"waiting for another run of pytest-perfdl on this machine{who}", error=True)
+            say(waiting_for(holder), error=True)
         waited = True
 
     lock = DeviceLock(folder, wanted_locks(os.environ))

@@ -149,8 +149,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @dataclass(frozen=True, slots=True)
 class _Baseline:
     path: Path
-    where: str
-    """The path, as messages name it."""
     record: Record
     orphan: bool
     why: str
@@ -171,7 +169,8 @@ def run(arguments: argparse.Namespace) -> int:
     considered = [(path, record) for path, record in baselines(stored) if asked.covers(record.test)]
     collected = collect(project, asked.existing) if considered and not asked.gone else Collected()
     found = [
-        _held(path, shown(path), record, project, collected, params=arguments.params) for path, record in considered
+        _Baseline(path, record, *_fate(record.test, project.root, collected, params=arguments.params))
+        for path, record in considered
     ]
     orphans = [each for each in found if each.orphan]
     kept = [each for each in found if each.why and not each.orphan]
@@ -233,12 +232,6 @@ class _Asked:
             and (not wanted or names == wanted or names.startswith((f"{wanted}[", f"{wanted}::")))
             for asked, wanted in self._asked
         )
-
-
-def _held(path: Path, where: str, record: Record, project: Project, collected: Collected, *, params: bool) -> _Baseline:
-    """A baseline with what became of its test."""
-    orphan, why = _fate(record.test, project.root, collected, params=params)
-    return _Baseline(path, where, record, orphan, why)
 
 
 def _fate(test: str, root: Path, collected: Collected, *, params: bool) -> tuple[bool, str]:
@@ -312,7 +305,7 @@ def _delete(baseline: _Baseline, store: Store) -> None:
         try:
             delete_file(file, store.base)
         except OSError as error:
-            raise CommandError(f"{baseline.where} cannot be deleted: {error.strerror or error}") from error
+            raise CommandError(f"{shown(baseline.path)} cannot be deleted: {error.strerror or error}") from error
 
 
 def _check(orphans: Sequence[_Baseline], *, of: int, store: Store, everything: bool, force: bool) -> None:
@@ -331,4 +324,4 @@ def _files_of(baselines: Iterable[_Baseline]) -> Iterable[Path]:
 
 
 def _line(baseline: _Baseline) -> str:
-    return f"{visible(baseline.record.test)}  {baseline.where}  ({visible(baseline.why)})"
+    return f"{visible(baseline.record.test)}  {shown(baseline.path)}  ({visible(baseline.why)})"

@@ -143,10 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fit or predict, and report; 2 when the points or the model cannot be used."""
-    try:
-        return _fit(arguments) if arguments.action == "fit" else _predict(arguments)
-    except ScalingError as error:
-        raise CommandError(" ".join(str(error).split())) from error
+    return _fit(arguments) if arguments.action == "fit" else _predict(arguments)
 
 
 def _fit(arguments: argparse.Namespace) -> int:

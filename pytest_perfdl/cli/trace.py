@@ -15,17 +15,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import print_json, recordings_of, rewrite, say, width
-from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
-from pytest_perfdl.cli.traces import add_step_name, with_step_name
-from pytest_perfdl.model.errors import CommandError, TraceError
-from pytest_perfdl.model.selection import HELP, parse
+from pytest_perfdl.cli.traces import (
+    add_peaks,
+    add_step_name,
+    in_processes,
+    parse_peaks,
+    read_in_processes,
+    read_ranks,
+    recordings_in,
+    trace_files,
+    with_step_name,
+)
+from pytest_perfdl.model.errors import CommandError, SelectionError, TraceError
+from pytest_perfdl.model.selection import HELP, Selection, parse
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.overview.summary import TraceSummary
     from pytest_perfdl.analysis.ranks import RankActivity, RankFigures
-    from pytest_perfdl.machine.peaks import Peaks
-    from pytest_perfdl.model.selection import Selection
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.trace import Trace
 
@@ -73,9 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse and report; 2 when a file cannot be read."""
-    from pytest_perfdl.cli.traces import trace_files
-    from pytest_perfdl.model.errors import SelectionError
-
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
     files = trace_files(arguments.files, "trace")
@@ -150,7 +155,6 @@ def _ranks(
     from pytest_perfdl.analysis.overview.selection import select
     from pytest_perfdl.analysis.ranks import compare
     from pytest_perfdl.analysis.ranks.compare import numbered
-    from pytest_perfdl.cli.traces import in_processes, read_in_processes, read_ranks
 
     one = partial(read_ranks, selection=selection, peaks=peaks, step_name=step_name)
     processes = in_processes(files)
@@ -193,8 +197,6 @@ def _traces(
     """The same of traces that are all in memory, as simulating them needs; and what would make the step faster."""
     from pytest_perfdl.analysis.overview.selection import of_largest_group, of_ranks, select
     from pytest_perfdl.analysis.overview.summary import summarize
-    from pytest_perfdl.cli.traces import recordings_in
-    from pytest_perfdl.model.errors import SelectionError
 
     traces = [
         trace for file in files for trace in recordings_in(_read(file), memory=len(files) == 1, step_name=step_name)
@@ -256,7 +258,7 @@ def _read(file: str) -> Trace:
 
 def _advised(trace: Trace, peaks: Peaks | None) -> Answers | None:
     """What would make the step faster; `None` for a trace without operators, calls, kernels or a step to simulate."""
-    from pytest_perfdl.machine.constants import Machine
+    from pytest_perfdl.machine.rates import Machine
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.whatif.advice import advise
     from pytest_perfdl.whatif.from_trace.graph import task_graph

@@ -1,4 +1,4 @@
-"""The traces that a command is given: which files, which annotations are steps, and many of them read at once."""
+"""The traces that a command is given: which files, which annotations are steps, peak rates, and many read at once."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pytest_perfdl.cli.common import recordings_of, rewrite, say
 from pytest_perfdl.model.errors import CommandError, NotATrace, PerfdlError, SelectionError, TraceError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.trace import Trace
+from pytest_perfdl.trace import Trace, read
 from pytest_perfdl.trace.reader import nothing_in, refusal_of
 from pytest_perfdl.trace.recordings import several
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.overview.summary import TraceSummary
     from pytest_perfdl.analysis.ranks import RankActivity
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.model.selection import Selection
 
 
@@ -101,6 +101,69 @@ def _listed(trace: Trace) -> str:
         return "it has no annotations"
     more = f", and {plural(len(counts) - _LISTED, 'other name')}" if len(counts) > _LISTED else ""
     return f"its annotations are {', '.join(parts)}{more}"
+
+
+# `--peaks`: peak rates of the hardware, from the command line.
+
+
+def add_peaks(parser: argparse.ArgumentParser) -> None:
+    """Declare the option."""
+    parser.add_argument(
+        "--peaks",
+        metavar="NAME=RATE",
+        action="append",
+        default=[],
+        help="peak rates of the hardware per second, such as float32=67Tflop and bandwidth=3.35TB, or a machine.json "
+        "file of `perfdl constants`; used for the roofline (default: built-in rates for the device of the trace)",
+    )
+
+
+def parse_peaks(texts: Sequence[str]) -> Peaks | None:
+    """The peaks that the option was given; `None` without it.
+
+    Raises
+    ------
+    CommandError
+        When they cannot be read, or say nothing of the memory.
+    """
+    from pytest_perfdl.machine.rates import ELEMENT_TYPES, Peaks
+    from pytest_perfdl.model.units import parse_quantity
+
+    if not texts:
+        return None
+    if len(texts) == 1 and texts[0].endswith(".json"):
+        return _measured_peaks(Path(texts[0]))
+    flops: dict[str, float] = {}
+    bandwidth = None
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            if name != "bandwidth" and name not in ELEMENT_TYPES:
+                raise ValueError(
+                    f"{text!r} is not NAME=RATE, where NAME is one of bandwidth, {', '.join(ELEMENT_TYPES)}"
+                )
+            rate = parse_quantity(value, "B" if name == "bandwidth" else "flop")
+            if rate <= 0:
+                raise ValueError(f"{text!r} must be above 0")
+            if name == "bandwidth":
+                bandwidth = rate
+            else:
+                flops[name] = rate
+        except ValueError as error:
+            raise CommandError(f"--peaks {error}: write float32=67Tflop or bandwidth=3.35TB (per second)") from error
+    if bandwidth is None:
+        raise CommandError("--peaks also needs the memory bandwidth: add bandwidth=3.35TB (bytes per second)")
+    return Peaks(flops, bandwidth)
+
+
+def _measured_peaks(path: Path) -> Peaks:
+    """The peak rates of a machine that a project keeps."""
+    from pytest_perfdl.machine.rates import Machine
+
+    peaks = Machine.load(path).peaks
+    if peaks is None:
+        raise CommandError(f"{path} contains no peak rates: run `perfdl constants` to measure peak rates")
+    return peaks
 
 
 # The traces that a command is given: files, and what is a trace in a folder; everything else in it is named.
@@ -237,8 +300,6 @@ def read_ranks(
     TraceError, CommandError
         The file cannot be used.
     """
-    from pytest_perfdl.trace import read
-
     return [_read_rank(each, selection, peaks) for each in recordings_in(read(file), step_name=step_name)]
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import print_json, say, width
-from pytest_perfdl.cli.traces import add_step_name
-from pytest_perfdl.model.errors import CommandError, SelectionError
+from pytest_perfdl.cli.traces import add_step_name, recordings_in, trace_files
+from pytest_perfdl.model.errors import CommandError, CycleError, SelectionError
 from pytest_perfdl.model.selection import HELP, parse
-from pytest_perfdl.report import layout
+from pytest_perfdl.report import layout, whatif
 
 if TYPE_CHECKING:
-    from pytest_perfdl.machine.constants import Machine
+    from pytest_perfdl.machine.rates import Machine
     from pytest_perfdl.report.whatif import Answers, Arithmetic
     from pytest_perfdl.trace import Trace
     from pytest_perfdl.whatif.advice import Note
@@ -100,7 +100,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace is not None:
         _write(arguments.trace, answers, aside=arguments.json)
     if arguments.json:
-        from pytest_perfdl.report import whatif
         from pytest_perfdl.report.whatif import to_json
 
         job = answers.graph.job
@@ -113,7 +112,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answer(arguments: argparse.Namespace, questions: Sequence[WhatIf], machine: Machine) -> Answers:
-    from pytest_perfdl.model.errors import CycleError
     from pytest_perfdl.report import whatif
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.whatif.advice import advise, notes
@@ -152,7 +150,6 @@ def _answer(arguments: argparse.Namespace, questions: Sequence[WhatIf], machine:
 
 def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, str, Arithmetic | None, Sequence[Note]]:
     """The graph of a trace, or of all ranks, what it is called, what its step computes, and what is wrong with it."""
-    from pytest_perfdl.cli.traces import recordings_in, trace_files
     from pytest_perfdl.report.whatif import listing
     from pytest_perfdl.trace import read
     from pytest_perfdl.whatif.from_trace.graph import task_graph
@@ -204,7 +201,7 @@ def _doubts(traces: Sequence[Trace]) -> list[Note]:
 def _arithmetic(trace: Trace, machine: Machine) -> Arithmetic | None:
     from pytest_perfdl.analysis.account.accounts import profile_tables
     from pytest_perfdl.analysis.overview.summary import trace_utilization
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.report.whatif import Arithmetic
 
     given = Peaks(machine.flops_per_s, machine.memory_bytes_per_s or math.inf) if machine.flops_per_s else None
@@ -273,8 +270,7 @@ def _parse_selection(text: str, option: str) -> Selected:
 
 
 def _machine(texts: Sequence[str]) -> Machine:
-    from pytest_perfdl.machine.constants import Machine
-    from pytest_perfdl.machine.peaks import ELEMENT_TYPES
+    from pytest_perfdl.machine.rates import ELEMENT_TYPES, Machine
     from pytest_perfdl.model.units import parse_quantity
     from pytest_perfdl.whatif.transform import quantity
 

@@ -196,9 +196,9 @@ def _check_scaling(name: str, value: Any) -> None:
             raise ValueError(f"{name}= must map argument names, got {axis!r}")
         if not isinstance(sizes, Sequence) or isinstance(sizes, str):
             raise ValueError(what)
-        if any(isinstance(size, bool) or not isinstance(size, (int, float)) for size in sizes):
+        if not all(_is_number(size) and 0 < size < math.inf for size in sizes) or len({*sizes}) != len(sizes):
             raise ValueError(what)
-        if not all(0 < size < float("inf") for size in sizes) or len(set(sizes)) != len(sizes) or len(sizes) < 3:
+        if len(sizes) < 3:
             raise ValueError(what)
 
 
@@ -210,12 +210,26 @@ def _check_mapping(name: str, value: Any) -> None:
             raise ValueError(f"{name}[{metric!r}] must be a string or a number, got {spec!r}")
 
 
-def _whole(least: int) -> Callable[[str, Any], None]:
+def _must(be: str, holds: Callable[[Any], bool]) -> Callable[[str, Any], None]:
+    """A check of a keyword's value."""
+
     def check(name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}= must be an integer of at least {least}, got {value!r}")
+        if not holds(value):
+            raise ValueError(f"{name}= must be {be}, got {value!r}")
 
     return check
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _whole(least: int) -> Callable[[str, Any], None]:
+    return _must(f"an integer of at least {least}", lambda value: _is_whole(value, least))
 
 
 def _check_ranks(name: str, value: Any) -> None:
@@ -225,21 +239,6 @@ def _check_ranks(name: str, value: Any) -> None:
             _whole(1)(name, number)
         return
     _whole(1)(name, value)
-
-
-def _check_backend(name: str, value: Any) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name}= must be a backend of torch.distributed, such as 'gloo' or 'nccl', got {value!r}")
-
-
-def _check_loops(name: str, value: Any) -> None:
-    if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"{name}= must be an integer of at least 1 or 'auto', got {value!r}")
-
-
-def _check_seconds(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise ValueError(f"{name}= must be a number of seconds above 0, got {value!r}")
 
 
 def _percent(name: str, value: Any) -> float:
@@ -252,11 +251,6 @@ def _percent(name: str, value: Any) -> float:
     return share
 
 
-def _check_tags(name: str, value: Any) -> None:
-    if not isinstance(value, (tuple, list)) or not all(isinstance(tag, str) for tag in value):
-        raise ValueError(f"{name}= must be a tuple of strings, got {value!r}")
-
-
 _CHECKS: dict[str, Callable[[str, Any], object]] = {
     "limits": _check_mapping,
     "budget": _check_mapping,
@@ -266,12 +260,18 @@ _CHECKS: dict[str, Callable[[str, Any], object]] = {
     "repeats": _whole(1),
     "threads": _whole(1),
     "ranks": _check_ranks,
-    "backend": _check_backend,
-    "loops": _check_loops,
+    "backend": _must(
+        "a backend of torch.distributed, such as 'gloo' or 'nccl'",
+        lambda value: isinstance(value, str) and bool(value.strip()),
+    ),
+    "loops": _must("an integer of at least 1 or 'auto'", lambda value: value == "auto" or _is_whole(value, 1)),
     "seed": _whole(0),
-    "timeout": _check_seconds,
+    "timeout": _must("a number of seconds above 0", lambda value: _is_number(value) and 0 < value < math.inf),
     "resolution": _percent,
-    "tags": _check_tags,
+    "tags": _must(
+        "a tuple of strings",
+        lambda value: isinstance(value, (tuple, list)) and all(isinstance(tag, str) for tag in value),
+    ),
     "scaling": _check_scaling,
 }
 

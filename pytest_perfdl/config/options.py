@@ -31,7 +31,7 @@ WAIVERS = "perf_waivers.toml"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting: its flag, its ini key (if it has one) and what it means."""
+    """One setting: its flag and its ini key, one of them at least, and what it means."""
 
     flag: str
     help: str
@@ -332,50 +332,44 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class IniKey:
-    """A setting that only the ini file has."""
-
-    name: str
-    help: str
-    default: str = ""
-    brief: str = ""
-    """As that of an `Option`."""
-    kind: Literal["string", "bool", "linelist"] = "string"
-
-
-INI_ONLY: tuple[IniKey, ...] = (
-    IniKey("perf_marker", "name of the marker for perf tests", "perf"),
-    IniKey(
-        "perf_loops",
+INI_ONLY: tuple[Option, ...] = (
+    Option("", "name of the marker for perf tests", ini="perf_marker", default="perf"),
+    Option(
+        "",
         "calls of the function in one timed step: a number, or `auto` for at least 100 us (times are per call)",
-        "1",
-        "calls in one timed step: a number, auto",
+        ini="perf_loops",
+        default="1",
+        brief="calls in one timed step: a number, auto",
     ),
-    IniKey(
-        "perf_key_extra",
+    Option(
+        "",
         "additional context fields that must be equal before times are compared",
+        ini="perf_key_extra",
+        ini_type="linelist",
         brief="more context that must be equal for times",
-        kind="linelist",
     ),
-    IniKey(
-        "perf_against_setup",
+    Option(
+        "",
         "command that builds the baseline commit, run in its checkout",
+        ini="perf_against_setup",
         brief="command that builds the baseline commit",
     ),
-    IniKey(
-        "perf_against_tests",
+    Option(
+        "",
         "whose definition of a test both sides of --perf-against run: the working tree's (head), the commit's (base)",
-        "head",
-        "whose tests both sides run: head, base",
+        ini="perf_against_tests",
+        default="head",
+        brief="whose tests both sides run: head, base",
     ),
-    IniKey(
-        "perf_waivers",
+    Option(
+        "",
         "path of the waivers, relative to the root directory, or `off`",
-        WAIVERS,
-        "path of the waivers, or off",
+        ini="perf_waivers",
+        default=WAIVERS,
+        brief="path of the waivers, or off",
     ),
 )
+"""Settings that only the ini file has."""
 
 
 FLAGS = tuple(option.flag for option in OPTIONS)
@@ -438,8 +432,7 @@ def register_short_ini_keys(parser: pytest.Parser) -> None:
 
 def ini_keys() -> list[tuple[str, Literal["string", "bool", "linelist"], str]]:
     """Every ini key in its short spelling, with its type and what it means in one short line."""
-    with_flag = [(each.ini, each.ini_type, each.brief or each.help) for each in OPTIONS if each.ini]
-    return [*with_flag, *((each.name, each.kind, each.brief or each.help) for each in INI_ONLY)]
+    return [(each.ini, each.ini_type, each.brief or each.help) for each in (*OPTIONS, *INI_ONLY) if each.ini]
 
 
 INI_KEYS = frozenset(name for name, *_ in ini_keys())
@@ -447,8 +440,8 @@ INI_KEYS = frozenset(name for name, *_ in ini_keys())
 
 
 def option_value(config: pytest.Config, flag: str) -> Any:
-    """The value on the command line; `None` if the option is not given."""
-    return config.getoption(_dest(flag))
+    """The value on the command line; `None` if the option is not given, or there is none."""
+    return config.getoption(_dest(flag), None)
 
 
 def _dest(flag: str) -> str:

@@ -191,7 +191,7 @@ def resolve(config: pytest.Config) -> Settings:
         github=reader.choice("perf_github", ("auto", "off"), "auto") == "auto",
         limits=(tuple(read_ini(config, "perf_limits") or ()), tuple(option_value(config, "--perf-limit") or ())),
         fail_on=reader.text("perf_fail_on", FAILS),
-        require=_first(reader.flag_number("perf_require", 0), reader.ini_number("perf_require", 0), 0),
+        require=reader.number("perf_require", 0, 0),
         shard=shard,
         warmup=reader.flag_number("perf_warmup", 0),
         steps=reader.flag_number("perf_steps", 2),
@@ -204,8 +204,8 @@ def resolve(config: pytest.Config) -> Settings:
         against=mode.against,
         # What the ini file says does not apply to runs that record baselines, or measure in this process.
         against_python=None if mode.update is not None or mode.isolate == "none" else reader.python(),
-        against_setup=reader.ini_text("perf_against_setup"),
-        against_tests=reader.ini_choice("perf_against_tests", ("head", "base", "own"), "head"),
+        against_setup=reader.text("perf_against_setup", ""),
+        against_tests=reader.choice("perf_against_tests", ("head", "base", "own"), "head"),
         budget=reader.seconds("perf_budget", BUDGET_SECONDS),
         resolution=reader.share("perf_resolution"),
         pin=reader.choice("perf_pin", ("auto", "off"), "auto"),
@@ -216,7 +216,7 @@ def resolve(config: pytest.Config) -> Settings:
         skip_same=_skips_same(config, mode),
         inject=reader.share("perf_inject") or 0.0,
         key_extra=_context_names(tuple(read_ini(config, "perf_key_extra") or ())),
-        waivers=reader.ini_text("perf_waivers") or WAIVERS,
+        waivers=reader.text("perf_waivers", WAIVERS),
         verbosity=config.get_verbosity(),
         clashes=short_names.clashes(config, FLAGS),
     )
@@ -315,10 +315,6 @@ def _context_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _first(*values: int | None) -> int:
-    return next(value for value in values if value is not None)
-
-
 def refuse_unknown_mode(args: Sequence[str]) -> None:
     """Reject an unknown mode of `--perf-update`, and name the valid ones.
 
@@ -385,9 +381,6 @@ class _Reader:
         """The name of a setting where it was given: option or ini key."""
         return f"ini {name}" if option_value(self.config, _flag(name)) is None else _flag(name)
 
-    def ini_text(self, name: str) -> str:
-        return str(read_ini(self.config, name) or "").strip()
-
     def ini_shape(self) -> dict[str, int]:
         """Numbers of steps, processes and threads that the ini file gives."""
         found = {
@@ -395,12 +388,6 @@ class _Reader:
             for name, least in (("warmup", 0), ("steps", 2), ("repeats", 1), ("threads", 1))
         }
         return {name: value for name, value in found.items() if value is not None}
-
-    def ini_choice(self, name: str, allowed: tuple[str, ...], default: str) -> Any:
-        value = read_ini(self.config, name) or default
-        if value not in allowed:
-            raise pytest.UsageError(f"ini {name} = {value!r}: expected one of {', '.join(allowed)}")
-        return value
 
     def python(self) -> str | None:
         """The other side's interpreter: a name to be found on the PATH, or a path, in the ini file from its folder."""
@@ -416,6 +403,10 @@ class _Reader:
     def ini_number(self, name: str, least: int) -> int | None:
         value = read_ini(self.config, name)
         return None if value in (None, "") else self._number(f"ini {name}", value, least)
+
+    def number(self, name: str, least: int, default: int) -> int:
+        found = self.flag_number(name, least), self.ini_number(name, least), default
+        return next(value for value in found if value is not None)
 
     def loops(self, name: str) -> LoopCount | None:
         """Calls in a step; `None` where the ini file says nothing."""
@@ -433,7 +424,7 @@ class _Reader:
 
     def launch(self) -> Launch:
         """How ranks are launched."""
-        nodes = _first(self.flag_number("perf_nodes", 1), self.ini_number("perf_nodes", 1), 1)
+        nodes = self.number("perf_nodes", 1, 1)
         command, address = self.text("perf_launch", ""), self.text("perf_rendezvous", "")
         try:
             prefix = tuple(shlex.split(command))

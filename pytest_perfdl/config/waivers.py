@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.config.options import WAIVERS
-from pytest_perfdl.model.errors import WaiverError
+from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.limits import limit_of
 from pytest_perfdl.model.untrusted_files import read_bytes, size
 from pytest_perfdl.model.visible import visible
@@ -54,22 +54,22 @@ def read(root: Path, name: str) -> tuple[Waiver, ...]:
 
     Raises
     ------
-    WaiverError
+    InputError
         The file cannot be read, is outside of the root directory, or has an invalid entry.
     """
     if name == OFF:
         return ()
     path = root / name
     if Path(name).is_absolute() or not path.resolve().is_relative_to(root.resolve()):
-        raise WaiverError(f"{visible(name)}: the waiver file must be in the root directory {root}")
+        raise InputError(f"{visible(name)}: the waiver file must be in the root directory {root}")
     if not path.exists() and name == WAIVERS:
         return ()
     if not path.is_file():
-        raise WaiverError(f"{visible(name)} is not a file: create it, or change perf_waivers in the ini file")
+        raise InputError(f"{visible(name)} is not a file: create it, or change perf_waivers in the ini file")
     try:
         data = read_bytes(path, LIMIT)
     except OSError as error:
-        raise WaiverError(f"{visible(name)} cannot be read: {error.strerror or error}") from None
+        raise InputError(f"{visible(name)} cannot be read: {error.strerror or error}") from None
     return parse(data, visible(name))
 
 
@@ -78,27 +78,27 @@ def parse(data: bytes, name: str) -> tuple[Waiver, ...]:
 
     Raises
     ------
-    WaiverError
+    InputError
     """
     if len(data) > LIMIT:
-        raise WaiverError(f"{name} cannot be read: it is larger than {size(LIMIT)}")
+        raise InputError(f"{name} cannot be read: it is larger than {size(LIMIT)}")
     try:
         content = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise WaiverError(f"{name} is not valid TOML: {_cut(str(error), 200)}") from None
+        raise InputError(f"{name} is not valid TOML: {_cut(str(error), 200)}") from None
     entries = content.pop("waiver", [])
     if content:
-        raise WaiverError(f"{name}: unknown table or key {_cut(next(iter(content)))}: write every waiver as [[waiver]]")
+        raise InputError(f"{name}: unknown table or key {_cut(next(iter(content)))}: write every waiver as [[waiver]]")
     if not isinstance(entries, list):
-        raise WaiverError(f"{name}: waiver is not a list of tables: write every waiver as [[waiver]]")
+        raise InputError(f"{name}: waiver is not a list of tables: write every waiver as [[waiver]]")
     if len(entries) > MOST:
-        raise WaiverError(f"{name} has {len(entries)} waivers, but at most {MOST} are allowed: remove expired ones")
+        raise InputError(f"{name} has {len(entries)} waivers, but at most {MOST} are allowed: remove expired ones")
     found = []
     for number, entry in enumerate(entries, start=1):
         try:
             found.append(_waiver(entry))
         except ValueError as error:
-            raise WaiverError(f"{name}: waiver {number}: {_cut(str(error), 300)}") from None
+            raise InputError(f"{name}: waiver {number}: {_cut(str(error), 300)}") from None
     return tuple(found)
 
 

@@ -183,9 +183,9 @@ def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict
         where = "within" if verdict == "unchanged" else "outside"
         return replace(
             metric,
-            limit=bound.phrase(series.better),
+            limit=bound.related(series.better),
             verdict=verdict,
-            reason=f"{size}{where} the budget {bound.phrase(series.better)}{why}",
+            reason=f"{size}{where} the budget {bound.related(series.better)}{why}",
             times_over=_times_over(series, bound, metric.new) if verdict == "regressed" else None,
             in_every_round=False,
             waiver=None,

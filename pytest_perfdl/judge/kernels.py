@@ -22,7 +22,7 @@ from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge.reasons import name_rounds, same
 from pytest_perfdl.judge.round_data import Round, head_second, profiled
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, OVER, Held, add_estimate
-from pytest_perfdl.model.limits import PER_KERNEL, parse_limit
+from pytest_perfdl.model.limits import PER_KERNEL, Budget, Expected, parse_limit
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import metric_name, row_name
 from pytest_perfdl.model.units import format_quantity
@@ -164,7 +164,7 @@ def _verdict(name: str, limit: Limit, base: Floats, estimate: Estimate) -> Metri
         better="lower",
         base=None,
         new=None,
-        limit=limit.text,
+        limit=limit,
         verdict="regressed",
         evidence="paired",
         rounds=rounds,
@@ -187,36 +187,29 @@ def _share(row: Row, call: Call) -> float:
 # its size with a probability of 95 %; a refuted assertion fails, an undecided one is `inconclusive`.
 
 
-Kind = Literal["faster", "not slower"]
-_EXPECTED: dict[Kind, str] = {"faster": "at least {} faster", "not slower": "at most {} slower"}
-
-
 def is_expected(metric: MetricVerdict) -> bool:
     """Whether a metric is of two alternatives of `perf.compare`, rather than of a baseline and the current code."""
-    ends = tuple(text.partition("{}")[::2] for text in _EXPECTED.values())
-    limit = metric.limit or ""
-    return any(limit.startswith(start) and limit.endswith(end) for start, end in ends)
+    return isinstance(metric.limit, Expected)
 
 
-def demand(metric: str, kind: Kind, amount: str) -> Held:
-    """The paired test that decides an assertion about a time; `amount` as in "10%"."""
-    limit = parse_limit(metric, amount)
-    if kind == "faster":
+def demand(metric: str, expected: Expected) -> Held:
+    """The paired test that decides an assertion about a time."""
+    limit = parse_limit(metric, expected.amount)
+    if expected.kind == "faster":
         assert limit.relative is not None
         limit = replace(limit, relative=1 / (1 - limit.relative) - 1)
     return Held(metric, limit)
 
 
-def order_sides(rounds: Sequence[Round], kind: Kind) -> list[Round]:
+def order_sides(rounds: Sequence[Round], expected: Expected) -> list[Round]:
     """The rounds in the order that `demand` requires."""
-    return list(rounds) if kind == "not slower" else [_exchanged(each) for each in rounds]
+    return list(rounds) if expected.kind == "not slower" else [_exchanged(each) for each in rounds]
 
 
-def judge_comparison(found: MetricVerdict, kind: Kind, amount: str, labels: tuple[str, str]) -> MetricVerdict:
+def judge_comparison(found: MetricVerdict, expected: Expected, labels: tuple[str, str]) -> MetricVerdict:
     """The verdict on an assertion; `labels` name the first and the second alternative."""
-    expected = _EXPECTED[kind].format(amount)
     found = replace(found, limit=expected, times_over=None, in_every_round=False)
-    if kind == "faster":
+    if expected.kind == "faster":
         found = _turned(found)
     basis = name_rounds(found.rounds or 0)
     text = f"{labels[1]} compared with {labels[0]}: {_speed(found, basis)}".rstrip(": ")
@@ -225,7 +218,7 @@ def judge_comparison(found: MetricVerdict, kind: Kind, amount: str, labels: tupl
     if found.verdict in ("suspect", "inconclusive", None):
         why = "undecided when the time budget ended (--perf-budget)"
         return replace(found, verdict="inconclusive", reason=f"{text}, expected {expected}: {why}")
-    holds = (found.verdict == "regressed") == (kind == "faster")
+    holds = (found.verdict == "regressed") == (expected.kind == "faster")
     said: Verdict = "unchanged" if holds else "regressed"
     return replace(found, verdict=said, reason=f"{text}, expected {expected}")
 
@@ -258,7 +251,7 @@ def judge_bound(
         better="lower",
         base=None,
         new=value,
-        limit=f"<= {text}",
+        limit=Budget(text, "<="),
         verdict=verdict,
         reason=f"{found}: the interval contains the bound; use more processes (--perf-repeats)"
         if verdict == "inconclusive"

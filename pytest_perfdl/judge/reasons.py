@@ -50,7 +50,7 @@ def interval(metric: MetricVerdict, basis: str) -> str:
     if metric.ci95 is not None:
         low, high = map(format_percent, metric.ci95)
         parts.append(f"[{low}, {high}] (95% interval, {basis})")
-    return " ".join(parts) + (f", limit {limit_words(metric.limit)}" if metric.limit else "")
+    return " ".join(parts) + (f", limit {limit_words(str(metric.limit))}" if metric.limit else "")
 
 
 def with_reason(metric: MetricVerdict, numbers: str, remark: str = "", join: str = ": ") -> MetricVerdict:
@@ -182,7 +182,7 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
         return _unstable(shown, base, new, limit, sign)
     shown = replace(shown, effect=_effect(before, after))
     if same(before, after):
-        shown = replace(shown, limit=limit.text if limit else None, verdict="unchanged")
+        shown = replace(shown, limit=limit, verdict="unchanged")
         return with_reason(shown, f"{format_quantity(after, new.unit)}, same as the baseline")
     change = counts(before, after, new.unit)
     if differs:
@@ -191,7 +191,7 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
         return with_reason(replace(shown, verdict="changed"), change)
     allowed = limit.allowed(before, new.unit)
     worse = sign * (after - before)
-    shown = replace(shown, limit=limit.text)
+    shown = replace(shown, limit=limit)
     if abs(worse) <= allowed or same(abs(worse), allowed):
         return with_reason(replace(shown, verdict="unchanged"), f"{change}, within the limit {limit_words(limit.text)}")
     shown = with_reason(shown, f"{change}, limit {limit_words(limit.text)}")
@@ -235,8 +235,8 @@ def _unstable(shown: MetricVerdict, base: Series, new: Series, limit: Limit | No
     worst = max(sign * value for value in new.values)
     if worst - best <= limit.allowed(sign * best, new.unit):
         reason = f"the value varies between processes, within the limit {limit_words(limit.text)}"
-        return replace(shown, limit=limit.text, verdict="unchanged", reason=reason)
-    return replace(shown, limit=limit.text, verdict="inconclusive", reason=reason)
+        return replace(shown, limit=limit, verdict="unchanged", reason=reason)
+    return replace(shown, limit=limit, verdict="inconclusive", reason=reason)
 
 
 def _effect(base: float, new: float) -> float | None:

@@ -18,7 +18,7 @@ from pytest_perfdl.judge.stored_repeats import judge_environment
 from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_change, timed_moved, with_modes
 from pytest_perfdl.judge.work import operator_sides, work_change
 from pytest_perfdl.model.metrics import general
-from pytest_perfdl.model.record import VARYING, Finding, Series, metric_name
+from pytest_perfdl.model.record import Finding, Series, metric_name
 from pytest_perfdl.model.units import format_percent
 from pytest_perfdl.results.verdict import SLOWER, worst
 from pytest_perfdl.stats.evidence import Estimate
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.judge.round_data import Round
     from pytest_perfdl.judge.work import StepWork
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.model.limits import Limits
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.results.verdict import (
@@ -129,7 +129,7 @@ def _varying(rounds: Sequence[Round]) -> dict[str, Finding]:
             if not reasons.same(low, high):
                 found[call] = Finding(
                     "note",
-                    VARYING,
+                    "varying",
                     f"{call}{': ' * bool(call)}processes of the same code ran different operators ({low:g} to {high:g} "
                     "per step), so counts and single operators are not compared. Fix what is chosen when the code is "
                     "imported or tuned, or set period= if steps differ",

@@ -429,7 +429,7 @@ def _shown(held: Held, verdict: Verdict | None, reason: str, rounds: int) -> Met
         better=held.better,
         base=None,
         new=None,
-        limit=held.limit.text,
+        limit=held.limit,
         verdict=verdict,
         reason=reason,
         evidence="paired",

@@ -156,7 +156,7 @@ def judge_environment(base: Record, rounds: Sequence[Round], limits: Limits) -> 
         if before.kind != "timed" or limit is None or any(name not in each.base for each in rounds):
             continue
         now = replace(before, values=tuple(each.base[name] for each in rounds))
-        shown = replace(log_ratios.make_metric(name, before, now), limit=limit.text)
+        shown = replace(log_ratios.make_metric(name, before, now), limit=limit)
         found.append(_test_with_waiver(shown, before, now, limit, 0, limits))
     return tuple(found)
 
@@ -232,7 +232,7 @@ def _confirm_metric(
     before, limit = _before(metric.name, base, fresh), limits.for_metric(metric.name)
     metric = replace(metric, new=log_ratios.mean(series))
     if base is not None and before is not None and limit is not None and metric.verdict is None:
-        found = _test_with_waiver(replace(metric, limit=limit.text), before, series, limit, remaining, limits)
+        found = _test_with_waiver(replace(metric, limit=limit), before, series, limit, remaining, limits)
         metric = with_modes(_with_machine(found, base, fresh), base, fresh)
     return budget.hold(metric, series, limits)
 

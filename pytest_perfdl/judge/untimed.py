@@ -233,7 +233,7 @@ def _metric(
     elif standing is None and stored and limit is not None and limit != BUILT_IN.for_metric(name):
         # The project sets this limit, but the baseline has no value to compare with.
         reason = f"is not in the baseline, so its limit ({limit.text}) applies only after an update of the baseline"
-        shown = replace(shown, verdict="changed", limit=limit.text, reason=reason)
+        shown = replace(shown, verdict="changed", limit=limit, reason=reason)
     elif standing is None and not (is_utilization(name) and limit is None):
         shown = replace(shown, verdict="new", reason="not in the baseline")
     elif standing == "incomparable" and limit is not None:
@@ -266,7 +266,7 @@ def _against(
 
         shown = budget.apply_waiver(under(limit), limits, under)
     elif limit is not None:
-        shown = replace(shown, limit=limit.text)
+        shown = replace(shown, limit=limit)
         if not log_ratios.are_positive(before, series):
             shown = replace(shown, verdict="inconclusive", reason=log_ratios.NO_RATIO)
     return replace(shown, limit=None, verdict=None, reason="", waiver=None) if standing == "outdated" else shown
@@ -289,11 +289,11 @@ def _unknown(name: str, limits: Limits) -> MetricVerdict:
     """A utilization metric with a limit or budget that is not available here."""
     limit, bound = limits.for_metric(name), limits.budget_for(name)
     better = metrics_of.better(name)
-    text = limit.text if limit else bound.phrase(better) if bound else None
+    held = limit or (bound.related(better) if bound else None)
     reason = "is not available for this step on this machine; run with -v for the reason"
-    verdict: Verdict | None = "inconclusive" if text else None
+    verdict: Verdict | None = "inconclusive" if held else None
     unit = metrics_of.unit(name) or "%"
-    return MetricVerdict(name, "timed", unit, better, None, None, limit=text, verdict=verdict, reason=reason)
+    return MetricVerdict(name, "timed", unit, better, None, None, limit=held, verdict=verdict, reason=reason)
 
 
 def _same_test(other: Record, new: Record) -> bool:

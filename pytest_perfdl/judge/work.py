@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import Bound, OperatorWork
 from pytest_perfdl.model.units import format_percent, some
 from pytest_perfdl.results.verdict import OperatorSides, WorkChange, WorkKind, WorkSide

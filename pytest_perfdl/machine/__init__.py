@@ -7,6 +7,6 @@ of the machine from changes of the code; `proc.free_memory` reads the free memor
 `fitness` checks a machine for `perfdl check`; its results are `findings`. `known_problems` is the table of versions of
 software that distort measurements or traces.
 
-Peak rates are in `peaks` (data sheets) and `constants` (measured, `baselines/<machine ID>/machine.json`);
-`utilization` relates the work of a step to them.
+`rates` has the machine's rates: peak rates from data sheets or measured (`baselines/<machine ID>/machine.json`), and
+what predictions need. `utilization` relates the work of a step to them.
 """

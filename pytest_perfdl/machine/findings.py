@@ -90,15 +90,6 @@ def as_list(numbers: Sequence[int]) -> str:
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def counted(number: int, noun: str, ending: str = "s") -> str:
-    """A number and its noun.
-
-    >>> counted(1, "CPU"), counted(2, "process", "es")
-    ('1 CPU', '2 processes')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}{ending}"
-
-
 # Noise of a fixed workload on this machine, and the smallest limit that can be enforced with it.
 
 

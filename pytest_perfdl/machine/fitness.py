@@ -24,7 +24,6 @@ from pytest_perfdl.machine.findings import (
     Level,
     MachineFinding,
     Runner,
-    counted,
     noise_finding,
     run,
 )
@@ -32,7 +31,7 @@ from pytest_perfdl.machine.known_problems import CUPTI, installed_versions, know
 from pytest_perfdl.machine.proc import fields, read
 from pytest_perfdl.machine.reference_load import machine_noise
 from pytest_perfdl.machine.state import active_tracer
-from pytest_perfdl.model.units import format_percent, format_quantity
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.git import git, trouble
 
@@ -82,9 +81,9 @@ def nvidia(root: Path, run: Runner) -> Sequence[MachineFinding]:
         return [MachineFinding("warn", "GPU", "NVIDIA driver found, nvidia-smi missing", why, do)]
     if answer == "":
         why = "other driver calls may hang, too"
-        return [
-            MachineFinding("bad", "GPU", f"nvidia-smi did not finish within {ANSWER_SECONDS:g} s", why, "nvidia-smi")
-        ]
+        found = f"nvidia-smi did not finish within {ANSWER_SECONDS:g} s"
+        do = "nvidia-smi"
+        return [MachineFinding("bad", "GPU", found, why, do)]
     rows = [
         dict(zip(known, (cell.strip() for cell in line.split(",")), strict=False))
         for line in answer.splitlines()
@@ -102,15 +101,10 @@ def rocm(run: Runner) -> Sequence[MachineFinding]:
     answer = run(["rocm-smi", "--showproductname"])
     if answer is None:
         return [MachineFinding("ok", "AMD GPU", "no rocm-smi")]
-    return [
-        MachineFinding(
-            "note",
-            "AMD GPU",
-            "rocm-smi found",
-            "clocks are not checked: kernel times vary if clocks depend on the load",
-            "rocm-smi --showclocks --showpids; sudo rocm-smi --setperflevel high",
-        )
-    ]
+    found = "rocm-smi found"
+    why = "clocks are not checked: kernel times vary if clocks depend on the load"
+    do = "rocm-smi --showclocks --showpids; sudo rocm-smi --setperflevel high"
+    return [MachineFinding("note", "AMD GPU", found, why, do)]
 
 
 def present(findings: Sequence[MachineFinding]) -> bool:
@@ -188,16 +182,12 @@ def _sharing(row: Mapping[str, str], topic: str, users: Sequence[str]) -> list[M
     working = busy is not None and busy >= _BUSY_PERCENT
     if not users and not working:
         return []
-    named = f"used by {counted(len(users), 'process', 'es')}: {', '.join(users)}" if users else "in use"
-    return [
-        MachineFinding(
-            "bad" if working else "warn",
-            topic,
-            f"{named}; utilization now {busy:g}%" if busy is not None else named,
-            "kernels of other processes delay the step's kernels",
-            "stop these processes, or select another GPU with CUDA_VISIBLE_DEVICES",
-        )
-    ]
+    named = f"used by {plural(len(users), 'process', 'processes')}: {', '.join(users)}" if users else "in use"
+    level: Level = "bad" if working else "warn"
+    found = f"{named}; utilization now {busy:g}%" if busy is not None else named
+    why = "kernels of other processes delay the step's kernels"
+    do = "stop these processes, or select another GPU with CUDA_VISIBLE_DEVICES"
+    return [MachineFinding(level, topic, found, why, do)]
 
 
 def _mode(row: Mapping[str, str], name: str) -> str:
@@ -263,7 +253,7 @@ def others(before: Sample, after: Sample, allowed: frozenset[int], own_group: in
     groups = _busy_groups(before, after)
     busy = sum(after.busy[processor] - before.busy[processor] for processor in shared)
     taken = max(0.0, (busy - sum(ticks for ticks, _ in groups.pop(own_group, []))) / per_processor)
-    found = f"other processes use {taken:.2f} of {counted(len(shared), 'CPU')}"
+    found = f"other processes use {taken:.2f} of {plural(len(shared), 'CPU')}"
     if taken < NOTICED:
         return [MachineFinding("ok", "load now", found)]
     busiest = sorted(((sum(ticks for ticks, _ in of), max(of)[1]) for of in groups.values()), reverse=True)[:3]
@@ -273,17 +263,15 @@ def others(before: Sample, after: Sample, allowed: frozenset[int], own_group: in
         if ticks / per_processor > 0.02
     ]
     pids = ",".join(str(pid) for ticks, pid in busiest if ticks / per_processor > 0.02)
-    return [
-        MachineFinding(
-            "bad" if taken > len(shared) - 1 + NOTICED else "warn",
-            "load now",
-            f"{found}; busiest: {', '.join(names)}" if names else found,
-            "other processes preempt the step and evict its caches",
-            f"stop these processes, or wait for their end: ps -o pid,etime,args -p {pids}"
-            if pids
-            else "stop other processes",
-        )
-    ]
+    level: Level = "bad" if taken > len(shared) - 1 + NOTICED else "warn"
+    found = f"{found}; busiest: {', '.join(names)}" if names else found
+    why = "other processes preempt the step and evict its caches"
+    do = (
+        f"stop these processes, or wait for their end: ps -o pid,etime,args -p {pids}"
+        if pids
+        else "stop other processes"
+    )
+    return [MachineFinding(level, "load now", found, why, do)]
 
 
 def _busy_groups(before: Sample, after: Sample) -> dict[int, list[tuple[int, int]]]:
@@ -303,7 +291,7 @@ def average(root: Path, processors: int) -> Sequence[MachineFinding]:
     if len(values) < 3:
         return []
     last, five, fifteen = map(float, values)
-    found = f"{last:.2f} in 1 min, {five:.2f} in 5, {fifteen:.2f} in 15, on {counted(processors, 'CPU')}"
+    found = f"{last:.2f} in 1 min, {five:.2f} in 5, {fifteen:.2f} in 15, on {plural(processors, 'CPU')}"
     level: Level = "ok"
     why = ""
     if last > processors:
@@ -321,15 +309,10 @@ def stolen(root: Path, before: Sample, after: Sample) -> Sequence[MachineFinding
     found = f"{format_percent(now, signed=False)} of CPU time now, "
     found += f"{format_percent(since_boot, signed=False)} since boot"
     if max(now, since_boot) > 0.01:
-        return [
-            MachineFinding(
-                "bad" if now > 0.1 else "warn",
-                "stolen time",
-                found,
-                "other virtual machines on the host preempt the step",
-                "use a machine with dedicated CPUs, or compare on one machine: pytest --perf-against REF",
-            )
-        ]
+        level: Level = "bad" if now > 0.1 else "warn"
+        why = "other virtual machines on the host preempt the step"
+        do = "use a machine with dedicated CPUs, or compare on one machine: pytest --perf-against REF"
+        return [MachineFinding(level, "stolen time", found, why, do)]
     if virtual:
         why = "other virtual machines may share caches and memory bandwidth, which cannot be observed"
         return [MachineFinding("note", "stolen time", f"{found}; virtual machine", why)]
@@ -342,14 +325,12 @@ def throttling(before: Sample, after: Sample) -> Sequence[MachineFinding]:
         return []
     now = after.throttled - before.throttled
     if now > 0:
-        found = f"CPUs were throttled {counted(now, 'time')} during this check"
-        return [
-            MachineFinding(
-                "bad", "throttling", found, "the clock changes during steps", "let the machine cool; check the fan"
-            )
-        ]
+        found = f"CPUs were throttled {plural(now, 'time')} during this check"
+        why = "the clock changes during steps"
+        do = "let the machine cool; check the fan"
+        return [MachineFinding("bad", "throttling", found, why, do)]
     if after.throttled:
-        found = f"CPUs were throttled {counted(after.throttled, 'time')} since boot, but not during this check"
+        found = f"CPUs were throttled {plural(after.throttled, 'time')} since boot, but not during this check"
         return [MachineFinding("note", "throttling", found, "throttling may happen again under sustained load")]
     return [MachineFinding("ok", "throttling", "CPUs were never throttled since boot")]
 
@@ -361,9 +342,9 @@ def swapping(before: Sample, after: Sample, page_bytes: int) -> Sequence[Machine
     moved = (after.swapped_pages - before.swapped_pages) * page_bytes
     if moved > 0:
         found = f"{format_quantity(moved, 'B')} were swapped during this check"
-        return [
-            MachineFinding("bad", "swapping", found, "steps may wait for the disk", "free memory, or sudo swapoff -a")
-        ]
+        why = "steps may wait for the disk"
+        do = "free memory, or sudo swapoff -a"
+        return [MachineFinding("bad", "swapping", found, why, do)]
     return [MachineFinding("ok", "swapping", "none now")]
 
 
@@ -386,11 +367,9 @@ def memory(root: Path) -> Sequence[MachineFinding]:
     found = f"{format_quantity(free, 'B')} of {format_quantity(total, 'B')} free"
     found += f", {format_quantity(swapped, 'B')} swapped out" if swapped > 0 else ""
     if free < min(_LEAST_FREE * total, _LEAST_FREE_BYTES):
-        return [
-            MachineFinding(
-                "warn", "memory", found, "steps may wait for memory to be freed", "stop processes that use much memory"
-            )
-        ]
+        why = "steps may wait for memory to be freed"
+        do = "stop processes that use much memory"
+        return [MachineFinding("warn", "memory", found, why, do)]
     if swapped > _MUCH_SWAP_BYTES:
         why = "swapped pages may be read back during a step"
         return [MachineFinding("note", "memory", found, why, "sudo swapoff -a && sudo swapon -a")]
@@ -404,15 +383,10 @@ def huge_pages(root: Path) -> Sequence[MachineFinding]:
         return []
     if match[1] != "always":
         return [MachineFinding("ok", "huge pages", f"transparent huge pages: {match[1]}")]
-    return [
-        MachineFinding(
-            "note",
-            "huge pages",
-            "transparent huge pages: always",
-            "the kernel merges pages during steps, differently in every process",
-            f"echo madvise | sudo tee /{_HUGE}",
-        )
-    ]
+    found = "transparent huge pages: always"
+    why = "the kernel merges pages during steps, differently in every process"
+    do = f"echo madvise | sudo tee /{_HUGE}"
+    return [MachineFinding("note", "huge pages", found, why, do)]
 
 
 def allocator(here: Mapping[str, str], worker: Mapping[str, str], libc: str) -> Sequence[MachineFinding]:
@@ -576,7 +550,7 @@ def history(project: Path) -> Sequence[MachineFinding]:
     commits = git(project, "rev-list", "--count", "HEAD")
     if commits is None:
         return [MachineFinding("warn", "git", "repository without commits", why, "git commit")]
-    return [MachineFinding("ok", "git", f"full history, {counted(int(commits), 'commit')}")]
+    return [MachineFinding("ok", "git", f"full history, {plural(int(commits), 'commit')}")]
 
 
 __all__ = ["LEVELS", "Level", "MachineFinding", "Place", "examine", "noise_finding"]

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from pytest_perfdl.machine.findings import MachineFinding, as_list, counted, listed
+from pytest_perfdl.machine.findings import Level, MachineFinding, as_list, listed
 from pytest_perfdl.machine.proc import control_groups, numbers, read, read_int
-from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.system.clocks import perf_counter_ns
 
 _CPU = "sys/devices/system/cpu"
@@ -43,17 +43,12 @@ def frequency(root: Path) -> Sequence[MachineFinding]:
         return []
     total = sum(governors.values())
     if set(governors) == {"performance"}:
-        return [MachineFinding("ok", "frequency", f"governor performance on {counted(total, 'CPU')}")]
-    named = ", ".join(f"{name} on {count} of {counted(total, 'CPU')}" for name, count in governors.most_common())
-    return [
-        MachineFinding(
-            "warn",
-            "frequency",
-            f"governor {named}",
-            "the clock depends on the load, so step time depends on preceding work",
-            "sudo cpupower frequency-set -g performance",
-        )
-    ]
+        return [MachineFinding("ok", "frequency", f"governor performance on {plural(total, 'CPU')}")]
+    named = ", ".join(f"{name} on {count} of {plural(total, 'CPU')}" for name, count in governors.most_common())
+    found = f"governor {named}"
+    why = "the clock depends on the load, so step time depends on preceding work"
+    do = "sudo cpupower frequency-set -g performance"
+    return [MachineFinding("warn", "frequency", found, why, do)]
 
 
 def turbo(root: Path) -> Sequence[MachineFinding]:
@@ -61,15 +56,10 @@ def turbo(root: Path) -> Sequence[MachineFinding]:
     for name, on, off in (("intel_pstate/no_turbo", 0, 1), ("cpufreq/boost", 1, 0)):
         value = read_int(root / _CPU / name)
         if value == on:
-            return [
-                MachineFinding(
-                    "note",
-                    "turbo",
-                    "enabled: CPUs may exceed their base clock",
-                    "the clock depends on temperature and on the number of busy CPUs",
-                    f"echo {off} | sudo tee /{_CPU}/{name}",
-                )
-            ]
+            found = "enabled: CPUs may exceed their base clock"
+            why = "the clock depends on temperature and on the number of busy CPUs"
+            do = f"echo {off} | sudo tee /{_CPU}/{name}"
+            return [MachineFinding("note", "turbo", found, why, do)]
         if value == off:
             return [MachineFinding("ok", "turbo", "disabled")]
     return []
@@ -94,7 +84,7 @@ def online(root: Path, allowed: frozenset[int]) -> int:
 def affinity(root: Path, allowed: frozenset[int]) -> Sequence[MachineFinding]:
     """How many of the CPUs this process may use."""
     present = online(root, allowed)
-    found = f"{len(allowed)} of {counted(present, 'CPU')} available to this process"
+    found = f"{len(allowed)} of {plural(present, 'CPU')} available to this process"
     if len(allowed) == 1:
         why = "the system and helper threads interrupt the step"
         return [MachineFinding("warn", "affinity", found, why, "allow at least two CPUs (cpuset, taskset, --cpus)")]
@@ -113,16 +103,11 @@ def siblings(root: Path, allowed: frozenset[int]) -> Sequence[MachineFinding]:
             return []
         cores.add(min(listed(text) & allowed, default=processor))
     if len(cores) == len(allowed):
-        return [MachineFinding("ok", "SMT", f"{counted(len(allowed), 'CPU')} on {counted(len(cores), 'core')}")]
-    return [
-        MachineFinding(
-            "note",
-            "SMT",
-            f"{counted(len(allowed), 'CPU')} on {counted(len(cores), 'core')}",
-            "a busy sibling CPU slows down the step on the same core",
-            f"taskset -c {as_list(sorted(cores))} pytest --perf",
-        )
-    ]
+        return [MachineFinding("ok", "SMT", f"{plural(len(allowed), 'CPU')} on {plural(len(cores), 'core')}")]
+    found = f"{plural(len(allowed), 'CPU')} on {plural(len(cores), 'core')}"
+    why = "a busy sibling CPU slows down the step on the same core"
+    do = f"taskset -c {as_list(sorted(cores))} pytest --perf"
+    return [MachineFinding("note", "SMT", found, why, do)]
 
 
 def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
@@ -141,16 +126,14 @@ def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
     stopped = ""
     if counts.get("nr_periods"):
         stopped = f"; throttled in {counts.get('nr_throttled', 0)} of {counts['nr_periods']} periods"
-    return [
-        MachineFinding(
-            "bad" if allowed < 1 else "warn",
-            "CPU quota",
-            f"{allowed:g} of {counted(processors, 'CPU')} for this container, "
-            f"period {format_quantity(period_ns, 'ns')}{stopped}",
-            "all threads stop when the quota of a period is used up",
-            "start the container with a cpuset instead of a quota: docker run --cpuset-cpus=... (no --cpus)",
-        )
-    ]
+    level: Level = "bad" if allowed < 1 else "warn"
+    quota = (
+        f"{allowed:g} of {plural(processors, 'CPU')} for this container, "
+        f"period {format_quantity(period_ns, 'ns')}{stopped}"
+    )
+    why = "all threads stop when the quota of a period is used up"
+    do = "start the container with a cpuset instead of a quota: docker run --cpuset-cpus=... (no --cpus)"
+    return [MachineFinding(level, "CPU quota", quota, why, do)]
 
 
 def least_quota(root: Path) -> float | None:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Peaks
 
-NO_LIMITS = "peak rates of this machine are unknown"
+NO_RATES = "peak rates of this machine are unknown"
 """Why metrics that need peak rates are absent."""
 TELLING = 0.8
 """Coverage below which a metric is marked as incomplete."""
@@ -130,7 +130,7 @@ def utilization(
         absent["achieved_flops"] = absent["flops_utilization"] = "no FLOPs were counted in the step"
     if peaks is None:
         for name in NAMES[1:]:
-            absent.setdefault(name, NO_LIMITS)
+            absent.setdefault(name, NO_RATES)
         return Utilization(values, absent, coverage)
     if total:
         shares = mix or {dtype: each / total for dtype, each in flops.items()}

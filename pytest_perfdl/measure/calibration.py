@@ -16,7 +16,7 @@ import torch
 from torch.autograd.profiler import profile
 
 from pytest_perfdl.machine import processors, state
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.measure.environment import describe, profiler_chatter
 from pytest_perfdl.model.errors import ConstantsError
 from pytest_perfdl.stats.quantiles import quantile
@@ -275,7 +275,7 @@ def _synchronize(device: str) -> None:
 
 # Measures peak rates of this machine in a few seconds: FLOP/s by element type, and bandwidth by working-set size.
 #
-# Utilization is relative to these rates (`machine.constants`). Every rate is the upper decile of short repeats, since
+# Utilization is relative to these rates (`machine.rates`). Every rate is the upper decile of short repeats, since
 # other load makes repeats slower and never faster. The repeats of all rates are interleaved, so that each rate covers
 # the whole duration.
 #

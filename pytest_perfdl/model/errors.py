@@ -2,10 +2,9 @@
 
     PerfdlError                     the first line says what is wrong, where, and what to do
     +-- InputError                  invalid files, options and arguments; also a ValueError
-    |   +-- TraceError (NotATrace), ScalingError, SelectionError, SourceError
+    |   +-- TraceError (NotATrace), ScalingError, SelectionError
     |   +-- BaselineError, RecordError (OtherSchemaError, ConflictedRecordError), RunFileError
-    |   +-- LogError, OutcomeError
-    |   +-- HistoryError, WaiverError, ConstantsError, MissingConstant (MissingMachineConstant)
+    |   +-- ConstantsError, MissingConstant (MissingMachineConstant)
     |   +-- NotApplicable, CycleError
     +-- CommandError (ApiError), ReportError, ChromeTraceError, RunFailed
     +-- CheckoutError (GitError), SideError (SideSkipped)
@@ -57,10 +56,6 @@ class SelectionError(InputError):
     """A selection is invalid or empty; the message is one line."""
 
 
-class SourceError(InputError):
-    """A source has nothing to compare; the message is one line."""
-
-
 class BaselineError(InputError):
     """A baseline cannot be read or written; the message is one line that names the file and what to do."""
 
@@ -79,22 +74,6 @@ class ConflictedRecordError(RecordError):
 
 class RunFileError(InputError):
     """A run file cannot be used; the message is one line that begins with its name."""
-
-
-class LogError(InputError):
-    """The file cannot be used; the message is one line that names it."""
-
-
-class HistoryError(InputError):
-    """The commits to search cannot be listed; the message is one line."""
-
-
-class WaiverError(InputError):
-    """The waiver file cannot be used; the message is one line that names the file and the entry."""
-
-
-class OutcomeError(InputError):
-    """Data is not from a run of a suite; the message is one line."""
 
 
 class ConstantsError(InputError):

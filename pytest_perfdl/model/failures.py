@@ -14,18 +14,17 @@ else:
     Failed = pytest.fail.Exception
 
 
-class PerfError(Failed):
+class _PerfFailure(Failed):
+    def __init__(self, message: str) -> None:
+        super().__init__(harmless(message), pytrace=False)
+
+
+class PerfError(_PerfFailure):
     """A perf test that could not be measured or judged."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(harmless(message), pytrace=False)
 
-
-class PerfRegression(Failed):
+class PerfRegression(_PerfFailure):
     """A perf test whose verdict fails it; the text alone says what is wrong and what to do."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(harmless(message), pytrace=False)
 
 
 # pytest's short summary names an exception's module unless it is a builtin.

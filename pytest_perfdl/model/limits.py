@@ -1,8 +1,8 @@
 """What a project requires of a metric: its largest change for the worse, and its absolute bound.
 
-A *limit* is relative to the baseline, a *budget* is absolute. Both are written as text (marker, command line, ini),
-parsed once, and kept as frozen values. The unit of a custom metric is known only after the measurement, so absolute
-parts remain text here and are converted later.
+A *limit* is relative to the baseline, a *budget* is absolute, an expectation is of two alternatives. All are written as
+text (marker, command line, ini, run file), parsed once, and kept as frozen values; `str` gives their text again. The
+unit of a custom metric is known only after the measurement, so absolute parts remain text here and are converted later.
 
     3%          worse by more than 3 % of the baseline
     5%+20us     by more than 5 %, and by more than 20 us: both must be exceeded
@@ -17,9 +17,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from pytest_perfdl.model import metrics
+from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import parse_quantity
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 Spec = str | int | float
 """A limit or a budget as written in a marker or option."""
 Sign = Literal["", "+", "-"]
-Relation = Literal["", "<=", ">="]
+Relation = Literal["", "<=", ">=", "<"]
 
 UNPAIRED_LIMIT = 0.10
 """Minimum relative limit of a time that is compared without paired rounds (statistics.md, section 8)."""
@@ -41,6 +42,10 @@ _PART = rf"({_NUMBER})\s*([A-Za-zµ%/]*)"
 _LIMIT = re.compile(rf"\s*([-+]?)\s*{_PART}\s*(?:\+\s*{_PART}\s*)?")
 _EXAMPLES = "write it as 3%, 5%+20us, 0, -2pp or off"
 _RELATIONS: tuple[Relation, ...] = ("<=", ">=")
+_EXPECTED: dict[Literal["faster", "not slower"], str] = {
+    "faster": "at least {} faster",
+    "not slower": "at most {} slower",
+}
 PER_KERNEL = "per_kernel"
 """Name for the limit of the time of every single kernel and operator; not a metric."""
 
@@ -57,6 +62,9 @@ class Limit:
     """Quantity such as "20us", without a sign."""
     sign: Sign = ""
     """Direction of the change for the worse, if given."""
+
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def off(self) -> bool:
@@ -100,6 +108,9 @@ class Budget:
     slack: Limit | None = None
     """By how much a waiver allows to exceed it."""
 
+    def __str__(self) -> str:
+        return f"{self.relation} {self.text}".lstrip()
+
     @property
     def off(self) -> bool:
         """Whether an outer budget was lifted."""
@@ -133,27 +144,55 @@ class Budget:
             kind = "a lower bound" if self.relation == ">=" else "an upper bound"
             raise ValueError(f"'{self.relation}{self.text}' is {kind}, but {better} values are better")
 
-    def phrase(self, better: Literal["lower", "higher"]) -> str:
-        """The budget as a relation: "<= 45ms"."""
-        return f"{'<=' if better == 'lower' else '>='} {self.text}"
+    def related(self, better: Literal["lower", "higher"]) -> Budget:
+        """The budget as verdicts have it, without a waiver's slack: "<= 45ms"."""
+        return Budget(self.text, "<=" if better == "lower" else ">=")
 
 
-def is_budget(text: str) -> bool:
-    """Whether a text, as in reports, is a budget rather than a limit.
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a test expects of two alternatives (`perf.compare`)."""
 
-    >>> is_budget("<= 45ms"), is_budget("3%")
-    (True, False)
+    kind: Literal["faster", "not slower"]
+    amount: str
+    """Minimum speedup or maximum slowdown, as a limit: "10%"."""
+
+    def __str__(self) -> str:
+        return _EXPECTED[self.kind].format(self.amount)
+
+
+Requirement = Limit | Budget | Expected
+"""What a verdict on a metric is about."""
+
+
+def parse_requirement(metric: str, text: str) -> Requirement:
+    """Read the text of a requirement of `metric` again.
+
+    >>> [type(parse_requirement("step_time", text)).__name__ for text in ("3%", "<= 45ms", "at least 10% faster")]
+    ['Limit', 'Budget', 'Expected']
+
+    Raises
+    ------
+    ValueError
+        As `parse_limit`.
     """
-    return text.startswith(("<", ">"))
+    relation, _, bound = text.partition(" ")
+    if relation in get_args(Relation):
+        return Budget(bound, cast("Relation", relation))
+    for kind, expected in _EXPECTED.items():
+        start, end = expected.split("{}")
+        if text.startswith(start) and text.endswith(end):
+            return Expected(kind, text[len(start) : -len(end)])
+    return parse_limit(metric, text)
 
 
 def limit_words(text: str, *, short: bool = False) -> str:
-    """A limit as written, in words for reports; a budget stays as it is.
+    """The text of a limit in words for reports.
 
     >>> limit_words("2%+1MiB"), limit_words("2%+1MiB", short=True), limit_words("3%")
     ('2% or 1 MiB, whichever is larger', '2% or 1 MiB', '3%')
     """
-    if is_budget(text) or "+" not in text.lstrip("+"):
+    if "+" not in text.lstrip("+"):
         return text
     parts = [re.sub(r"(?<=\d)(?=[A-Za-zµ])", " ", part.strip()) for part in text.lstrip("+").split("+")]
     return " or ".join(parts) + ("" if short else ", whichever is larger")
@@ -262,7 +301,7 @@ def parse_limit(metric: str, text: Spec) -> Limit:
 
     Raises
     ------
-    ValueError
+    InputError
         One line that names the metric and says what was expected.
     """
     written = str(text).strip()
@@ -270,26 +309,26 @@ def parse_limit(metric: str, text: Spec) -> Limit:
         return Limit("off")
     match = None if isinstance(text, bool) else _LIMIT.fullmatch(written)
     if match is None:
-        raise ValueError(f"limit of {metric}: {written!r} is not a valid limit: {_EXAMPLES}")
+        raise InputError(f"limit of {metric}: {written!r} is not a valid limit: {_EXAMPLES}")
     sign, *rest = match.groups()
     parts = [(number, unit) for number, unit in (rest[:2], rest[2:]) if number is not None]
     shares = [float(number) / 100 for number, unit in parts if unit == "%"]
     amounts = [f"{number}{unit}" for number, unit in parts if unit != "%"]
     if len(shares) > 1 or len(amounts) > 1:
-        raise ValueError(f"limit of {metric}: {written!r} has two percentages or two absolute parts: {_EXAMPLES}")
+        raise InputError(f"limit of {metric}: {written!r} has two percentages or two absolute parts: {_EXAMPLES}")
     limit = Limit(written, shares[0] if shares else None, amounts[0] if amounts else None, cast("Sign", sign))
     if not all(map(math.isfinite, shares)):
-        raise ValueError(f"limit of {metric}: {written!r} is not finite")
+        raise InputError(f"limit of {metric}: {written!r} is not finite")
     if general(metric) == PER_KERNEL and (limit.absolute is not None or limit.sign == "-"):
-        raise ValueError(f"limit of {metric}: {written!r} is not a percentage: write it as 5% or off")
+        raise InputError(f"limit of {metric}: {written!r} is not a percentage: write it as 5% or off")
     if not metrics.is_judged(metric):
-        raise ValueError(f"limit of {metric}: {_NOT_JUDGED}")
+        raise InputError(f"limit of {metric}: {_NOT_JUDGED}")
     unit = metrics.unit(metric)
     if unit is not None:
         try:
             limit.check(unit, metrics.better(metric))
         except ValueError as error:
-            raise ValueError(f"limit of {metric}: {error}") from None
+            raise InputError(f"limit of {metric}: {error}") from None
     return limit
 
 

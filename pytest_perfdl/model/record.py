@@ -128,6 +128,55 @@ class Call:
     """Operators whose FLOPs the counter does not know."""
 
 
+SHORT_STEP, RECOMPILED, INJECTED = "short-step", "recompiled", "injected"
+DOUBTED_SIDES, UNTIED, TEST_ERROR = "doubted-sides", "untied", "test-error"
+"""Codes of findings that are asked for. `untied`: the record is tied to no commit, since it is not of the code that the
+tree had; `test-error`: the test failed itself, so there is nothing to judge and its verdict is `invalid`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingCode:
+    """What the findings with a code have in common."""
+
+    what: str = ""
+    disturbs: bool = False
+    """Times vary more. Paired rounds and their intervals take that into account, so that it matters only where a
+    verdict is not certain, or not from paired rounds."""
+    contends: bool = False
+    """Other processes used the CPU, or may have."""
+    shown: Literal["first", "always", ""] = ""
+    """`first`: before all figures, which it puts into doubt; `always`: it is about the result itself."""
+    unconfirmed: bool = False
+    """Rounds did not compare both sides' own code."""
+
+
+FINDING_CODES: Mapping[str, FindingCode] = {
+    "redefined": FindingCode("the test's definition is another one on the other side", shown="first"),
+    "vanished": FindingCode("the step got faster because its later steps do not do its work", shown="first"),
+    "pair": FindingCode("the processes of a pair differ in what they should share", unconfirmed=True),
+    "unpaired": FindingCode("why there are no paired rounds, which can be fixed", shown="always", unconfirmed=True),
+    DOUBTED_SIDES: FindingCode("sides may not have run their own code", shown="always", unconfirmed=True),
+    INJECTED: FindingCode("steps were slowed down on purpose", shown="always"),
+    RECOMPILED: FindingCode("torch.compile compiled something in measured steps", shown="always"),
+    "stalled": FindingCode("a step took many times as long as the others", shown="always"),
+    "varying": FindingCode("processes of the same code ran different operators", shown="always"),
+    "profiled": FindingCode("profiled steps changed otherwise than timed ones", shown="always"),
+    "passes-differ": FindingCode("steps take other times in another pass", shown="always"),
+    "contended": FindingCode("other processes used the CPU", disturbs=True, contends=True),
+    "waiting": FindingCode("the step waited for a CPU", disturbs=True, contends=True),
+    "stolen-time": FindingCode("other virtual machines used the CPU", disturbs=True, contends=True),
+    "machine-changed": FindingCode("the reference load took another time", disturbs=True),
+    "clock-changed": FindingCode("the CPU clock varied", disturbs=True),
+    "throttled": FindingCode("a CPU was throttled", disturbs=True),
+    "swapping": FindingCode("memory was swapped", disturbs=True),
+    "major-faults": FindingCode("the step waited for the disk", disturbs=True),
+    "system-time": FindingCode("much CPU time was spent in the OS kernel", disturbs=True),
+    "unsettled": FindingCode("step time still changed after the warm-up", disturbs=True),
+}
+"""Codes of which reports and decisions make a difference; others are plain notes, or `invalid`."""
+_OTHER = FindingCode()
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A finding about a measurement; one of level `invalid` makes the measurement invalid, a `note` does not."""
@@ -136,23 +185,10 @@ class Finding:
     code: str
     message: str
 
-
-SHORT_STEP = "short-step"
-"""Code of the note on a step that is too short to be timed well."""
-RECOMPILED = "recompiled"
-"""Code of the note on measured steps in which torch.compile compiled something."""
-VARYING = "varying"
-"""Code of the note on processes of the same code that ran different operators."""
-STALLED = "stalled"
-"""Code of the note on a step that took many times as long as the others."""
-REDEFINED = "redefined"
-"""Code of the note on a test whose definition is another one on the other side."""
-VANISHED = "vanished"
-"""Code of the note on a step that got faster because its later steps do not do its work."""
-DOUBTED_SIDES = "doubted-sides"
-"""Code of the note on sides that may not have run what they should: each in its own code."""
-INJECTED = "injected"
-"""Code of the finding of measurements whose steps were slowed down on purpose."""
+    @property
+    def meaning(self) -> FindingCode:
+        """What its code says."""
+        return FINDING_CODES.get(self.code, _OTHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +200,7 @@ class Occasion:
     commit: str | None
     """Commit checked out during the measurement (full hash); `None` without git."""
     tree: str | None
-    """Hash of the working tree without baselines, in baselines from before `code` was stored; else `None`."""
+    """Hash of the working tree, in baselines from before `code` was stored; not used."""
     reference_ns: tuple[int, ...] = ()
     """Time of the reference load per process, as a measure of machine speed; empty if it was not timed."""
     seconds: float | None = None

@@ -28,7 +28,7 @@ from pytest_perfdl.trace.annotations import step_annotations
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.model.record import Call, Record, Row
     from pytest_perfdl.report.traces import CallTraces
     from pytest_perfdl.results.run import Result

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from pytest_perfdl.model.limits import parse_limit
+from pytest_perfdl.model.limits import Limit
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import figures, svg, words
@@ -63,12 +63,9 @@ def pictures(result: Result) -> list[Picture]:
 
 def limit_change(metric: MetricVerdict) -> float | None:
     """The change at which the limit is reached, as a ratio; `None` for a budget, and where there is none."""
-    if metric.limit is None or not metric.base or metric.is_held_to_budget:
+    if not isinstance(metric.limit, Limit) or not metric.base:
         return None
-    try:
-        allowed = parse_limit(metric.name, metric.limit).allowed(metric.base, metric.unit)
-    except ValueError:
-        return None
+    allowed = metric.limit.allowed(metric.base, metric.unit)
     return allowed / metric.base if metric.better == "lower" else -allowed / metric.base
 
 

@@ -55,14 +55,14 @@ def limit(metric: MetricVerdict) -> str:
     """What it was compared with, "limit 3%" or "budget <= 45ms"; empty when it is only shown."""
     if metric.limit is None:
         return ""
-    return f"budget {metric.limit}" if metric.is_held_to_budget else f"limit {limit_words(metric.limit)}"
+    return f"budget {metric.limit}" if metric.is_held_to_budget else f"limit {limit_words(str(metric.limit))}"
 
 
 def limit_cell(metric: MetricVerdict) -> str:
     """The same for a table with a column for limits: "3%", "2% or 1 MiB", "budget <= 45ms"."""
     if metric.limit is None:
         return ""
-    return f"budget {metric.limit}" if metric.is_held_to_budget else limit_words(metric.limit, short=True)
+    return f"budget {metric.limit}" if metric.is_held_to_budget else limit_words(str(metric.limit), short=True)
 
 
 def excluded(metric: MetricVerdict) -> str:

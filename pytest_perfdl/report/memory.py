@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_perfdl.diff.memory import subtract_rows
-from pytest_perfdl.model.limits import parse_limit
+from pytest_perfdl.model.limits import Limit
 from pytest_perfdl.model.memory import (
     MemoryAccount,
     MemoryAdvice,
@@ -127,10 +127,9 @@ def _peak_of(change: MemoryChange, judgement: Judgement) -> MetricVerdict | None
 def _allowed_peak(change: MemoryChange, judgement: Judgement) -> float | None:
     """The largest peak within its limit, in bytes; `None` where it has none, or an absolute one."""
     metric = _peak_of(change, judgement)
-    if metric is None or metric.limit is None or metric.base is None or metric.is_held_to_budget:
+    if metric is None or not isinstance(metric.limit, Limit) or metric.limit.off or metric.base is None:
         return None
-    limit = parse_limit(metric.name, metric.limit)
-    return None if limit.off else metric.base + limit.allowed(metric.base, metric.unit)
+    return metric.base + metric.limit.allowed(metric.base, metric.unit)
 
 
 def advice_lead(change: MemoryChange, judgement: Judgement) -> str:

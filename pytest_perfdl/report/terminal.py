@@ -403,9 +403,7 @@ def _metric_lines(metrics: Sequence[MetricVerdict], verdict: Verdict, verbosity:
 
 def _limit(metric: MetricVerdict, verdict: Verdict) -> str:
     """What a metric was compared with, and its verdict where that is another than its test's."""
-    limit = metric.limit or ""
-    if metric.is_held_to_budget:
-        limit = f"budget {limit}"
+    limit = "" if metric.limit is None else f"{'budget ' if metric.is_held_to_budget else ''}{metric.limit}"
     other = metric.outcome or ""
     return limit if other == verdict or not words.judged(metric) else f"{limit} {other}".strip()
 

@@ -14,16 +14,10 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.judge.budget import phrase
 from pytest_perfdl.judge.kernels import is_expected
 from pytest_perfdl.machine.utilization import TELLING
+from pytest_perfdl.model.limits import Limit
 from pytest_perfdl.model.metrics import general, label
 from pytest_perfdl.model.record import (
-    DOUBTED_SIDES,
-    INJECTED,
-    RECOMPILED,
-    REDEFINED,
     SHORT_STEP,
-    STALLED,
-    VANISHED,
-    VARYING,
     Finding,
     metric_name,
 )
@@ -58,20 +52,6 @@ ALWAYS_COUNTED: tuple[Verdict, ...] = ("missing", "incomparable", "unmeasured")
 SETTLED_BY_MEASURING: frozenset[Verdict] = frozenset({"invalid", "suspect", "inconclusive"})
 MANY = 10
 """Above this number of tests a command names their files instead."""
-UNPAIRED = "unpaired"
-"""Code of the finding that says why a suspect was not confirmed in pairs: always shown, since it can be fixed."""
-DISTURBANCES = frozenset(
-    (
-        *("machine-changed", "clock-changed", "throttled", "swapping", "major-faults", "stolen-time"),
-        *("contended", "waiting", "system-time", "unsettled"),
-    )
-)
-"""Codes of findings that make times vary more. Paired rounds and their intervals take that into account, so that they
-matter only where a verdict is not certain, or not from paired rounds."""
-ALWAYS_TOLD = frozenset({UNPAIRED, DOUBTED_SIDES, INJECTED, RECOMPILED, STALLED, VARYING, "profiled", "passes-differ"})
-"""Codes of notes that say something about the result itself."""
-_SAID_FIRST = (REDEFINED, VANISHED)
-"""Codes of notes that come before all figures, which they put into doubt."""
 LEAST_CHANGE = 0.0005
 """Least change that does not read +0.0%."""
 VERDICT_WORDS: dict[Verdict, str] = {
@@ -158,7 +138,7 @@ def metrics_explained(metrics: Iterable[MetricVerdict]) -> str:
 
 def limits_explained(metrics: Iterable[MetricVerdict]) -> str:
     """What limits of two parts mean: "limit 2%+1MiB: 2% or 1 MiB, whichever is larger"."""
-    found = {each.limit: figures.limit(each) for each in metrics if each.limit and not each.is_held_to_budget}
+    found = {str(each.limit): figures.limit(each) for each in metrics if isinstance(each.limit, Limit)}
     return "; ".join(f"limit {text}: {said.removeprefix('limit ')}" for text, said in found.items() if text not in said)
 
 
@@ -392,7 +372,7 @@ def _is_of_curve(result: Result) -> bool:
 def budget_notes(result: Result) -> list[str]:
     """Where to change each budget that was exceeded."""
     return [
-        f"a new baseline does not change the budget {visible(metric.limit or '')} on {visible(metric.name)}: "
+        f"a new baseline does not change the budget {visible(str(metric.limit))} on {visible(metric.name)}: "
         f"change the budget at {visible(result.file)}:{result.line}"
         for metric in result.judgement.over_budget
     ]
@@ -410,12 +390,12 @@ def definition_sentence(judgement: Judgement) -> str:
 
     Every report says it before all else: what is below it is of that benchmark.
     """
-    return visible("; ".join(each.message for each in judgement.integrity if each.code in _SAID_FIRST))
+    return visible("; ".join(each.message for each in judgement.integrity if each.meaning.shown == "first"))
 
 
 def told_findings(judgement: Judgement) -> list[Finding]:
     """What the measurement noticed about itself, less what the reason already says."""
-    left_out = (finding for finding in judgement.integrity if finding.code not in _SAID_FIRST)
+    left_out = (finding for finding in judgement.integrity if finding.meaning.shown != "first")
     return [finding for finding in left_out if finding.message not in judgement.reason]
 
 
@@ -434,9 +414,9 @@ def is_uncertain(judgement: Judgement) -> bool:
 
 def is_telling(finding: Finding, judgement: Judgement) -> bool:
     """Whether what the measurement noticed affects the verdict, or what is said of its causes."""
-    if finding.level == "invalid" or finding.code in ALWAYS_TOLD:
+    if finding.level == "invalid" or finding.meaning.shown == "always":
         return True
-    return finding.code in DISTURBANCES and is_uncertain(judgement)
+    return finding.meaning.disturbs and is_uncertain(judgement)
 
 
 def telling_notes(judgement: Judgement) -> list[str]:
@@ -445,9 +425,9 @@ def telling_notes(judgement: Judgement) -> list[str]:
     disturbances: set[str] = set()
     for finding in told_findings(judgement):
         if is_telling(finding, judgement) and finding.code not in disturbances:
-            disturbances |= {finding.code} & DISTURBANCES
+            disturbances |= {finding.code} if finding.meaning.disturbs else set()
             invalid = "the measurement is invalid: " if finding.level == "invalid" else ""
-            noise = "the verdict is less certain: " if finding.code in DISTURBANCES else ""
+            noise = "the verdict is less certain: " if finding.meaning.disturbs else ""
             found.append(f"{invalid or noise}{visible(finding.message)}")
     return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.config.invocation import Invocation
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.model.record import Key, Record, Scalar
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.model.units import format_percent

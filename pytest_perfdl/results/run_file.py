@@ -21,10 +21,11 @@ from typing import Annotated, Any
 import msgspec
 
 from pytest_perfdl.config.invocation import Invocation
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.model import record_json, untrusted_files
 from pytest_perfdl.model.errors import RecordError, RunFileError
 from pytest_perfdl.model.json import derived, filled, plain
+from pytest_perfdl.model.limits import Limit, parse_requirement
 from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.record import Finding, Key, Record
 from pytest_perfdl.model.record_json import LARGEST, GitHash, KeyForm, RecordForm, ScalarForm, converted
@@ -50,7 +51,7 @@ SCHEMA = record_json.RUN_FILE_SCHEMA
 LIMIT = record_json.RUN_FILE_LIMIT
 """Bytes that a run file may have."""
 
-_VALUES = {"base_values": list[float], "new_values": list[float]}
+_VALUES = {"limit": str | None, "base_values": list[float], "new_values": list[float]}
 _Metric = derived("Metric", MetricVerdict, without=("name", "pairs"), more=_VALUES)
 _EnvironmentMetric = derived("EnvironmentMetric", MetricVerdict, without=("pairs",), more=_VALUES)
 _TracePath = Annotated[str, msgspec.Meta(pattern=TRACE_PATH)] | msgspec.UnsetType
@@ -164,7 +165,7 @@ def _common(form: type[msgspec.Struct], kind: type, *without: str) -> tuple[str,
 _OF_RUN = _common(RunForm, Run, "key")
 _OF_RESULT = _common(TestForm, Result, "base_now")
 _OF_JUDGEMENT = _common(TestForm, Judgement, "metrics", "environment", "ranks", "blame", "context_changes")
-_OF_METRIC = _common(_Metric, MetricVerdict)
+_OF_METRIC = _common(_Metric, MetricVerdict, "limit")
 
 
 def _fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
@@ -201,7 +202,7 @@ def _test_to_json(run: Run, result: Result) -> dict[str, Any]:
         environment=[_EnvironmentMetric(name=each.name, **_metric(each, [], [])) for each in judgement.environment],
         ranks=0 if result.new is None else result.new.plan.ranks,
         rank_times=judgement.ranks,
-        blame=_blame(judgement),
+        blame=blame_to_json(judgement),
         growth=_growth(judgement),
         context_changes=[_ContextChange(*each) for each in judgement.context_changes],
         base_repeats=None if result.base is None else result.base.repeats,
@@ -219,15 +220,16 @@ def _test_to_json(run: Run, result: Result) -> dict[str, Any]:
 def _metric(metric: MetricVerdict, base: list[float], new: list[float]) -> dict[str, Any]:
     if metric.pairs:
         base, new = [list(side) for side in zip(*metric.pairs, strict=True)]
-    fields = _fields(metric, _OF_METRIC) | {"base_values": base, "new_values": new}
+    limit = None if metric.limit is None else str(metric.limit)
+    fields = _fields(metric, _OF_METRIC) | {"limit": limit, "base_values": base, "new_values": new}
     if metric.unit == "ns":
         fields |= {name: _integer(fields[name]) for name in ("base", "new", "stored")}
         fields |= {name: [_integer(value) for value in fields[name]] for name in ("base_values", "new_values")}
     return fields
 
 
-def _blame(judgement: Judgement) -> list[dict[str, Any]]:
-    """The causes of all kinds: those of memory first where a peak is what failed, and no time."""
+def blame_to_json(judgement: Judgement) -> list[dict[str, Any]]:
+    """The causes of all kinds as plain data: those of memory first where a peak is what failed, and no time."""
     times = [{**plain(cause), "status": cause.status, "delta_ns": cause.delta_ns} for cause in judgement.blame]
     bytes_ = memory_causes.causes_to_json(judgement.memory)
     return [*bytes_, *times] if memory_causes.comes_first(judgement) else [*times, *bytes_]
@@ -358,7 +360,14 @@ def _verdict(form: Any, name: str = "") -> MetricVerdict:
     pairs: tuple[tuple[float, float], ...] = ()
     if form.evidence == "paired" and len(form.base_values) == len(form.new_values) == form.rounds:
         pairs = tuple(zip(form.base_values, form.new_values, strict=True))
-    return MetricVerdict(**_fields(form, _OF_METRIC), name=name or form.name, pairs=pairs)
+    name = name or form.name
+    try:
+        limit = None if form.limit is None else parse_requirement(name, form.limit)
+        if isinstance(limit, Limit):
+            limit.check(form.unit, form.better)
+    except ValueError as error:
+        raise RecordError(f"is malformed ({visible(str(error))})") from None
+    return MetricVerdict(**_fields(form, _OF_METRIC), name=name, limit=limit, pairs=pairs)
 
 
 def _exemplars(form: _Traces, path: Path) -> Exemplars:

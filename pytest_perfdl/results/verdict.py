@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pytest_perfdl.model.limits import is_budget
+from pytest_perfdl.model.errors import InputError
+from pytest_perfdl.model.limits import Budget, Requirement
 from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import GROWTH, general
-from pytest_perfdl.model.record import Better, Finding, Kind
+from pytest_perfdl.model.record import TEST_ERROR, Better, Finding, Kind
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.curve import RankComparison
 
@@ -42,9 +43,6 @@ Evidence = Literal["unpaired", "paired"]
 
 SAME_CODE = "same code"
 """Reason of a test that was not measured, since it would run what its baseline was recorded on (--perf-skip-same)."""
-
-TEST_ERROR = "test-error"
-"""Code of the finding on a test that failed itself, so that there is nothing to judge: its verdict is `invalid`."""
 
 Bound = Literal["launch", "kernel", "host", ""]
 """What the time of a region goes to: waiting for its launches, its kernels, Python on a CPU-only step; or unknown."""
@@ -107,7 +105,7 @@ def parse_fail_on(text: str) -> frozenset[FailOn]:
 
     Raises
     ------
-    ValueError
+    InputError
         A word is not a verdict; the message names it in one line.
     """
     words = [word.strip().lower() for word in text.split(",")]
@@ -117,7 +115,7 @@ def parse_fail_on(text: str) -> frozenset[FailOn]:
     choices[EVERY_ROUND] = EVERY_ROUND
     for word in words:
         if word not in choices:
-            raise ValueError(f"{word!r} is not a verdict that can fail a test: expected {', '.join(choices)}, or all")
+            raise InputError(f"{word!r} is not a verdict that can fail a test: expected {', '.join(choices)}, or all")
     return frozenset(choices[word] for word in words)
 
 
@@ -149,8 +147,9 @@ class MetricVerdict:
     """Ends of the change's 95 % interval, as ratios; `None` for counts."""
     excluded: float | None = None
     """A change for the worse above this fraction is excluded (97.5 % confidence); paired rounds only."""
-    limit: str | None = None
-    """The limit ("10%") or budget ("<= 45ms") that the metric is compared with; `None` where it has neither."""
+    limit: Requirement | None = None
+    """The limit ("10%"), budget ("<= 45ms") or expectation ("at least 10% faster") that the metric is compared with;
+    `None` where it has none."""
     verdict: Verdict | None = None
     """Verdict of the metric; `None` where it is not judged."""
     reason: str = ""
@@ -184,7 +183,7 @@ class MetricVerdict:
     @property
     def is_held_to_budget(self) -> bool:
         """Whether its limit is an absolute bound ("<= 45ms") rather than a change from the baseline."""
-        return self.limit is not None and is_budget(self.limit)
+        return isinstance(self.limit, Budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +392,10 @@ class Judgement:
     """How the rounds were run: forked or new processes, pinned or not, with reasons; and how many steps were timed."""
     environment: tuple[MetricVerdict, ...] = ()
     """If the environment differs: the baseline's recorded times compared with those of the same code now."""
+
+    def with_findings(self, *found: Finding) -> Judgement:
+        """The judgement with further findings."""
+        return replace(self, integrity=(*self.integrity, *found))
 
     @property
     def is_test_error(self) -> bool:

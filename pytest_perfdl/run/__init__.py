@@ -4,7 +4,7 @@ This package alone defines the order of work:
 
 1. `session` implements pytest's hooks; `collection` selects the perf tests and reads their markers, `selection` the
    shard and the waivers. `context` is what all tests of a run share: `processes` starts workers, `revisions` provides
-   the code of both sides, `machine_limits` the peak rates, `progress` prints the progress line.
+   the code of both sides, `machine_rates` the peak rates, `progress` prints the progress line.
 2. `perf_test` is the flow of one test, one function per step: `measurement` measures it, `comparison` compares it with
    its baseline or with another revision, `baseline_update` records it. `joined_ranks` joins the answers of the ranks of
    a job, `assemble` those of several workers to a `Record`.

@@ -13,16 +13,15 @@ import numpy as np
 
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.fixture.requests import WhatIfExpectation
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import InputError, MissingConstant, NotApplicable
-from pytest_perfdl.model.limits import parse_limit
+from pytest_perfdl.model.limits import Budget, parse_limit
 from pytest_perfdl.model.memory import MemoryAccount, MemoryAdvice, MemoryChange, MemoryRow
 from pytest_perfdl.model.record import Record, Scalar, metric_name
 from pytest_perfdl.model.step_part import ANY
 from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.results.run import Result, Suggestion
 from pytest_perfdl.results.verdict import Cause, MetricVerdict, Verdict
-from pytest_perfdl.run.assemble import CONTENDED_CODES
 from pytest_perfdl.trace import read
 from pytest_perfdl.trace.exemplar import LIMIT, is_complete
 from pytest_perfdl.trace.model import Category, Trace
@@ -71,7 +70,7 @@ def with_suggestions(result: Result) -> Result:
 def _contended(result: Result) -> bool:
     """Whether other processes used the CPU, so that a trace may show them rather than the step."""
     own = result.new.integrity if result.new is not None else ()
-    return any(finding.code in CONTENDED_CODES for finding in (*own, *result.judgement.integrity))
+    return any(finding.meaning.contends for finding in (*own, *result.judgement.integrity))
 
 
 def _agrees(profiled_ns: float, record: Record, call: str) -> bool:
@@ -83,11 +82,8 @@ def _agrees(profiled_ns: float, record: Record, call: str) -> bool:
 
 def _suggestions(path: Path, causes: Sequence[Cause], record: Record, call: str) -> list[Suggestion]:
     # Imported here: runs in which nothing got slower have no use for it.
-    from pytest_perfdl.trace import read
-    from pytest_perfdl.trace.exemplar import is_complete
     from pytest_perfdl.whatif import Context, task_graph
     from pytest_perfdl.whatif.advice import advise
-    from pytest_perfdl.whatif.machine import machine_of_key
 
     trace = read(path)
     if not is_complete(trace):
@@ -231,7 +227,7 @@ def judged(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
         better="lower",
         base=None,
         new=None if gain is None else 100 * gain,
-        limit=f"< {expectation.gains_less_than}",
+        limit=Budget(expectation.gains_less_than, "<"),
         verdict=verdict,
         reason=reason,
         times_over=gain / bound if gain is not None and verdict == "regressed" and bound else None,
@@ -391,10 +387,7 @@ def _checkpointing(account: MemoryAccount) -> Iterator[MemoryAdvice]:
 def _simulated(path: Path, parts: Mapping[str, Scalar], account: MemoryAccount) -> Iterator[MemoryAdvice]:
     """What the simulator predicts of activations in 16 bits, where it is known how fast the machine is with them."""
     # Imported here: runs in which no peak got higher have no use for it.
-    from pytest_perfdl.trace import read
-    from pytest_perfdl.trace.exemplar import is_complete
     from pytest_perfdl.whatif import Context, predict, task_graph
-    from pytest_perfdl.whatif.machine import machine_of_key
 
     try:
         trace = read(path)

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge.ranks import traffic
 from pytest_perfdl.machine.reference_load import drift
-from pytest_perfdl.machine.utilization import NO_LIMITS, Utilization, host_overhead, mfu, mix_of, utilization
+from pytest_perfdl.machine.utilization import NO_RATES, Utilization, host_overhead, mfu, mix_of, utilization
 from pytest_perfdl.measure import compiling
-from pytest_perfdl.measure.commands import CallResult, Compiled, Counted, Profiled, SideResult
+from pytest_perfdl.measure.commands import CallResult, Compiled, Counted, Profiled, SideResult, Timed
 from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.metrics import GROWTH, METRICS, better
 from pytest_perfdl.model.record import (
     RECOMPILED,
-    STALLED,
     Better,
     Call,
     Finding,
@@ -40,10 +39,8 @@ from pytest_perfdl.stats.quantiles import quantile
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.parts import StepParts
-    from pytest_perfdl.machine.constants import Machine
-    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.machine.rates import Machine, Peaks
     from pytest_perfdl.machine.state import Surroundings
-    from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult, Timed
 
 
 # Utilization of one process: work of the profiled operators, relative to the time of the timed steps.
@@ -97,12 +94,12 @@ def _mfu(model_flops: float, step_ns: float, peaks: Peaks | None, mix: Mapping[s
     share = mfu(model_flops, step_ns, peaks, mix)
     if share is not None:
         return share
-    return NO_LIMITS if peaks is None else "the peak rate of the most used element type is unknown"
+    return NO_RATES if peaks is None else "the peak rate of the most used element type is unknown"
 
 
 def _host_overhead(profiled: Profiled, machine: Machine | None, step_ns: float) -> float | str:
     if machine is None or machine.event_ns is None:
-        return NO_LIMITS
+        return NO_RATES
     steps = len(profiled.step_ns)
     gap = sum(row.ns for row in profiled.rows if row.kind == "idle") / steps
     events, profiled_ns = sum(profiled.counts["ops"]) / len(profiled.counts["ops"]), sum(profiled.step_ns) / steps
@@ -151,63 +148,40 @@ def findings(results: Sequence[CallResult | SideResult]) -> Iterator[Finding]:
     """
     for name in dict.fromkeys(result.info.name for result in results):
         passes = [result.timed for result in results if result.info.name == name]
-        yield from _of_call(passes, f"{name}: " if name else "")
+        yield from _notes(f"{name}: " if name else "", _disturbances(passes))
 
 
-def _of_call(passes: Sequence[Timed], where: str) -> Iterator[Finding]:
+def _notes(where: str, said: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    return (Finding("note", code, where + text) for code, text in said)
+
+
+def _disturbances(passes: Sequence[Timed]) -> Iterator[tuple[str, str]]:
+    """Codes and texts."""
     around = [timed.surroundings for timed in passes]
     if (stall := max(map(_stall, passes))) > STALL:
-        yield Finding(
-            "note",
-            STALLED,
-            f"{where}a step took {stall:.0f} times as long as the median step: block_time and the upper percentiles "
-            "include it, step_time does not",
-        )
+        which = "block_time and the upper percentiles include it, step_time does not"
+        yield "stalled", f"a step took {stall:.0f} times as long as the median step: {which}"
     changes = [change for timed in passes if (change := _speed_change(timed)) > CHANGED]
     if changes:
-        yield Finding(
-            "note",
-            "machine-changed",
-            f"{where}the machine's speed changed by {max(changes):.0%} during the measurement (reference load). Likely "
-            "causes: other processes or CPU frequency changes. Run `perfdl check`",
-        )
-    if clocks := max(around, key=_clock_change).clocks_mhz:
-        low, high = min(clocks), max(clocks)
-        if high > low * (1 + CHANGED):
-            yield Finding(
-                "note",
-                "clock-changed",
-                f"{where}the CPU clock varied between {low:.0f} and {high:.0f} MHz during timing: fix the frequency "
-                "(sudo cpupower frequency-set -g performance)",
-            )
+        changed = f"the machine's speed changed by {max(changes):.0%} during the measurement (reference load)"
+        why = "Likely causes: other processes or CPU frequency changes. Run `perfdl check`"
+        yield "machine-changed", f"{changed}. {why}"
+    clocks = max(around, key=_clock_change).clocks_mhz
+    if clocks and max(clocks) > min(clocks) * (1 + CHANGED):
+        varied = f"the CPU clock varied between {min(clocks):.0f} and {max(clocks):.0f} MHz during timing"
+        yield "clock-changed", f"{varied}: fix the frequency (sudo cpupower frequency-set -g performance)"
     if throttled := max(part.throttled or 0 for part in around):
-        yield Finding(
-            "note",
-            "throttled",
-            f"{where}a CPU was throttled {_times(throttled)} during timing because of temperature or power: let the "
-            "machine cool; check the fan",
-        )
+        why = "of temperature or power: let the machine cool; check the fan"
+        yield "throttled", f"a CPU was throttled {_times(throttled)} during timing because {why}"
     if swapped := max(part.swapped_pages or 0 for part in around):
-        yield Finding(
-            "note",
-            "swapping",
-            f"{where}{format_quantity(swapped * mmap.PAGESIZE, 'B')} were swapped during timing: free memory, or "
-            "sudo swapoff -a",
-        )
+        size = format_quantity(swapped * mmap.PAGESIZE, "B")
+        yield "swapping", f"{size} were swapped during timing: free memory, or sudo swapoff -a"
     if faults := max(part.major_faults for part in around):
-        yield Finding(
-            "note",
-            "major-faults",
-            f"{where}the step waited for the disk {_times(faults)} during timing (major page faults): free memory, or "
-            "read mapped files before measuring",
-        )
+        do = "free memory, or read mapped files before measuring"
+        yield "major-faults", f"the step waited for the disk {_times(faults)} during timing (major page faults): {do}"
     if (stolen := max(map(_stolen_share, around))) > STOLEN:
-        yield Finding(
-            "note",
-            "stolen-time",
-            f"{where}other virtual machines on the host used {stolen:.0%} of the CPU time during timing: use a "
-            "dedicated machine, or compare on one machine (pytest --perf-against REF)",
-        )
+        do = "use a dedicated machine, or compare on one machine (pytest --perf-against REF)"
+        yield "stolen-time", f"other virtual machines on the host used {stolen:.0%} of the CPU time during timing: {do}"
 
 
 def _stall(timed: Timed) -> float:
@@ -248,8 +222,6 @@ def _times(number: int) -> str:
 
 CONTENDED = 0.05
 """Share of the timed steps for which other processes may use the CPU before that time is taken off."""
-CONTENDED_CODES = frozenset({"contended", "waiting", "stolen-time"})
-"""Codes of the findings that say that other processes used the CPU, or may have."""
 SYSTEM_SHARE = 0.3
 """Share of CPU time in the OS kernel that is reported above this value."""
 PASSES_FACTOR = 5.0
@@ -300,14 +272,9 @@ def assemble(
     names = [result.info.name for result in repeats[0].calls]
     for number, repeat in enumerate(repeats[1:], start=2):
         if [result.info.name for result in repeat.calls] != names:
-            findings.append(
-                Finding(
-                    "invalid",
-                    "calls-differ",
-                    f"process {number} and process 1 made different perf(...) calls: a test must make the same "
-                    "calls in every process",
-                )
-            )
+            do = "a test must make the same calls in every process"
+            text = f"process {number} and process 1 made different perf(...) calls: {do}"
+            findings.append(Finding("invalid", "calls-differ", text))
             repeats = repeats[:1]
             break
     for index, name in enumerate(names):
@@ -346,7 +313,7 @@ def absent_figures(first: Repeat, machine: Machine | None) -> list[Finding]:
         found = step_utilization(result, machine, times.get("step_time", times["block_time"]))
         for name, reason in found.absent.items():
             by_reason.setdefault(reason, []).append(metric_name(result.info.name, name))
-    hints = {NO_LIMITS: f"{NO_LIMITS}: run perfdl constants to measure peak rates"}
+    hints = {NO_RATES: f"{NO_RATES}: run perfdl constants to measure peak rates"}
     return [
         Finding("note", "absent", f"{', '.join(names)} cannot be computed: {hints.get(reason, reason)}")
         for reason, names in by_reason.items()
@@ -601,58 +568,41 @@ def _rows(profiles: Sequence[Profiled]) -> tuple[Row, ...]:
 
 
 def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
-    name = results[0].info.name
-    where = f"{name}: " if name else ""
+    where = f"{results[0].info.name}: " if results[0].info.name else ""
     for result in results:
-        timed = result.timed
-        if timed.tracer:
-            yield Finding(
-                "invalid", "tracer", f"{where}{timed.tracer} is active in the measured process and slows down Python"
-            )
-        if not result.settled.settled:
-            spread, steps = abs(result.settled.spread), plural(result.settled.steps, "warm-up step")
-            changed = f"step time changed by {spread:.0%} between blocks of steps after {steps}"
-            unknown = f"{steps} cannot show whether step time still changes"
-            yield Finding(
-                "note",
-                "unsettled",
-                f"{where}{changed if math.isfinite(spread) else unknown}: use more warm-up steps (--perf-warmup)",
-            )
-        if timed.compiles:
-            yield Finding("note", RECOMPILED, where + compiling.told(timed.compiles))
-        taken = _taken_by_others(result)
-        if taken:
-            yield Finding(
-                "note",
-                "contended",
-                f"{where}other processes used the CPU during {taken:.0%} of the measurement; that time is excluded",
-            )
-        if _waited_for_somebody(result):
-            yield Finding(
-                "note",
-                "waiting",
-                f"{where}the step waited for a CPU during {_waiting(result):.0%} of the measurement; the measurement "
-                "is too short to find the cause, so no time is excluded. Use more steps (--perf-steps)",
-            )
-        cpu = sum(block.cpu_ns for block in timed.blocks)
-        system = sum(block.system_ns for block in timed.blocks)
-        if cpu and system / cpu > SYSTEM_SHARE:
-            yield Finding(
-                "note",
-                "system-time",
-                f"{where}{system / cpu:.0%} of CPU time was spent in the OS kernel",
-            )
-        for part in (timed, result.profiled, result.counted, result.compiled):
+        if tracer := result.timed.tracer:
+            text = f"{where}{tracer} is active in the measured process and slows down Python"
+            yield Finding("invalid", "tracer", text)
+        yield from _notes(where, _notes_on_process(result))
+        for part in (result.timed, result.profiled, result.counted, result.compiled):
             yield from (Finding(f.level, f.code, where + f.message) for f in part.findings)
     yield from findings(results)
     if odd := _passes_differ(results):
         yield Finding("note", "passes-differ", f"{where}{odd}")
     if len({frozenset(result.profiled.signatures) for result in results}) > 1:
-        yield Finding(
-            "note",
-            "steps-differ",
-            f"{where}the processes ran different sequences of operators, so counts that differ are not compared",
-        )
+        text = "the processes ran different sequences of operators, so counts that differ are not compared"
+        yield Finding("note", "steps-differ", f"{where}{text}")
+
+
+def _notes_on_process(result: CallResult) -> Iterator[tuple[str, str]]:
+    """Codes and texts."""
+    timed = result.timed
+    if not result.settled.settled:
+        spread, steps = abs(result.settled.spread), plural(result.settled.steps, "warm-up step")
+        changed = f"step time changed by {spread:.0%} between blocks of steps after {steps}"
+        unknown = f"{steps} cannot show whether step time still changes"
+        said = changed if math.isfinite(spread) else unknown
+        yield "unsettled", f"{said}: use more warm-up steps (--perf-warmup)"
+    if timed.compiles:
+        yield RECOMPILED, compiling.told(timed.compiles)
+    if taken := _taken_by_others(result):
+        yield "contended", f"other processes used the CPU during {taken:.0%} of the measurement; that time is excluded"
+    if _waited_for_somebody(result):
+        short = "the measurement is too short to find the cause, so no time is excluded. Use more steps (--perf-steps)"
+        yield "waiting", f"the step waited for a CPU during {_waiting(result):.0%} of the measurement; {short}"
+    cpu, system = (sum(getattr(block, name) for block in timed.blocks) for name in ("cpu_ns", "system_ns"))
+    if cpu and system / cpu > SYSTEM_SHARE:
+        yield "system-time", f"{system / cpu:.0%} of CPU time was spent in the OS kernel"
 
 
 def _passes_differ(results: Sequence[CallResult]) -> str:

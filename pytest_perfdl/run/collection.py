@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -87,16 +87,14 @@ def is_bare(item: pytest.Item) -> bool:
     return not uses_fixture(item)
 
 
-class Adopted(NamedTuple):
-    """The perf tests among the collected items, by node id."""
-
-    tests: dict[str, PerfTest]
-    refused: dict[str, tuple[pytest.Item, str]]
-    """Those that cannot be measured, with the reason in one line; they fail in their setup."""
+Refused = dict[str, tuple[pytest.Item, str]]
+"""Perf tests that cannot be measured, by node id, with the reason in one line; they fail in their setup."""
 
 
-def adopt(items: list[pytest.Item], settings: Settings, waivers: Sequence[Waiver] = ()) -> Adopted:
-    """Find the perf tests and move them to the front of `items`, in their order.
+def adopt(
+    items: list[pytest.Item], settings: Settings, waivers: Sequence[Waiver] = ()
+) -> tuple[dict[str, PerfTest], Refused]:
+    """Find the perf tests, by node id, and move them to the front of `items`, in their order.
 
     They run first, so that session fixtures of other tests are not active in this process at that time.
 
@@ -105,7 +103,8 @@ def adopt(items: list[pytest.Item], settings: Settings, waivers: Sequence[Waiver
     pytest.UsageError
         Limits in options or ini are invalid.
     """
-    found = Adopted({}, {})
+    tests: dict[str, PerfTest] = {}
+    refused: Refused = {}
     merged = _general_limits(settings)
     ids, read = {item.nodeid for item in items}, functools.cache(read_file)
     for item in items:
@@ -113,15 +112,15 @@ def adopt(items: list[pytest.Item], settings: Settings, waivers: Sequence[Waiver
             continue
         try:
             waived = waivers_for(item.nodeid, waivers, ids)
-            found.tests[item.nodeid] = test = _perf_test(item, settings, merged, waived, read)
+            tests[item.nodeid] = test = _perf_test(item, settings, merged, waived, read)
         except ValueError as error:
             reason = f"@pytest.mark.{settings.markers[-1]}: {error}"
-            found.refused[item.nodeid] = item, reason
+            refused[item.nodeid] = item, reason
             _refuse(item, reason)
         else:
             exempt_from_timeout(test.item)
-    items.sort(key=lambda item: item.nodeid not in found.tests and item.nodeid not in found.refused)
-    return found
+    items.sort(key=lambda item: item.nodeid not in tests and item.nodeid not in refused)
+    return tests, refused
 
 
 def _refuse(item: Any, reason: str) -> None:

@@ -17,7 +17,6 @@ from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, SideError, SideSkipped
-from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import DOUBTED_SIDES, RECOMPILED, Finding, Record
 from pytest_perfdl.model.units import some
 from pytest_perfdl.results.verdict import Judgement, SourceDiff
@@ -90,24 +89,25 @@ def load_baseline(context: RunContext, test: PerfTest, info: CallInfo | None) ->
         raise
 
 
-def against_side(context: RunContext, measurement: Measurement, confirmation: Confirmation) -> ComparisonResult:
+def against_side(measurement: Measurement) -> ComparisonResult:
     """Compare a test with another revision or interpreter (`--perf-against`, `--perf-against-python`).
 
     Counts are of the first process of each side, times of paired rounds.
 
     Raises
     ------
-    PerfError
+    CheckoutError, SideError
         The other side cannot be measured.
     """
-    test, whose = measurement.test, context.settings.against_tests
+    test, context = measurement.test, measurement.context
+    whose = context.settings.against_tests
     try:
         commit = context.revisions.against
         changed = context.revisions.redefined(test, commit)
         if changed is None:
-            return _compared(context, measurement, confirmation, commit)
+            return _compared(measurement, commit)
         if changed.is_new and whose != "head":
-            return ComparisonResult(_new(context, measurement))
+            return ComparisonResult(_new(measurement))
         if whose == "base":
             why = (
                 f"{changed.what}, and the working tree has no copy of it to run: git checkout {commit[:12]} -- "
@@ -116,7 +116,7 @@ def against_side(context: RunContext, measurement: Measurement, confirmation: Co
             )
             return ComparisonResult(_changed(measurement, why, changed.diffs))
         try:
-            found = _compared(context, measurement, confirmation, commit, whose)
+            found = _compared(measurement, commit, whose)
         except SideError as error:
             if error.invalid or whose == "own":
                 raise
@@ -128,7 +128,7 @@ def against_side(context: RunContext, measurement: Measurement, confirmation: Co
             if (last := last_error(more)) and last not in why:
                 why = f"{why} ({last})"
             if changed.is_new:
-                return ComparisonResult(_new(context, measurement, f" and cannot run there: {why}"))
+                return ComparisonResult(_new(measurement, f" and cannot run there: {why}"))
             said = f"{changed.what}, which cannot run the current one: {why}"
             return ComparisonResult(_changed(measurement, said, changed.diffs))
         if found.base is None:
@@ -137,24 +137,20 @@ def against_side(context: RunContext, measurement: Measurement, confirmation: Co
     except SideSkipped as error:
         integrity = measurement.record().integrity
         return ComparisonResult(Judgement(test.item.nodeid, "incomparable", str(error), integrity=integrity))
-    except (CheckoutError, SideError) as error:
-        raise PerfError(str(error)) from None
 
 
-def _compared(
-    context: RunContext, measurement: Measurement, confirmation: Confirmation, commit: str, tests_of: str = ""
-) -> ComparisonResult:
+def _compared(measurement: Measurement, commit: str, tests_of: str = "") -> ComparisonResult:
     """The comparison with the other side; `tests_of` says whose definition it runs where that differs.
 
     Raises
     ------
     SideError, CheckoutError
     """
-    new, limits = measurement.record(), measurement.test.limits
+    new, limits, context = measurement.record(), measurement.test.limits, measurement.context
     checkout = context.revisions.other_side(commit, tests_of_head=tests_of == "head")
     base = measurement.measure_base(checkout, commit)
     if base is None:
-        return ComparisonResult(_new(context, measurement))
+        return ComparisonResult(_new(measurement))
     if tests_of != "own" and commit and base.record.test_hash != new.test_hash:
         raise SideError("the parameters of the test differ between the two sides", invalid=False)
     new, record = context.revisions.with_environments(new, replace(base.record, test_hash=new.test_hash))
@@ -162,17 +158,17 @@ def _compared(
     found = standing(new, base.record, (), limits, stored=False)
     if found.verdict not in ("invalid", "outdated"):
         if select_held(found, limits):
-            pair = _Pair(context, measurement, confirmation, checkout, commit, base)
+            pair = _Pair(measurement, checkout, commit, base)
             found = pair.judged(found, new, base.record)
         else:
             found = confirm(found, base.record, new, limits)
-    found = _noted(found, _doubts(context, measurement, base, checkout), DOUBTED_SIDES)
+    found = found.with_findings(*_doubts(measurement, base, checkout))
     return ComparisonResult(found, base.record, base.traces, checkout, commit, base.record, base.rank_traces)
 
 
-def _new(context: RunContext, measurement: Measurement, why: str = "") -> Judgement:
+def _new(measurement: Measurement, why: str = "") -> Judgement:
     """The judgement of a test that the other revision does not have."""
-    reason = f"the test does not exist in git revision {context.settings.against}{why}"
+    reason = f"the test does not exist in git revision {measurement.context.settings.against}{why}"
     return Judgement(measurement.test.item.nodeid, "new", reason, integrity=measurement.record().integrity)
 
 
@@ -182,33 +178,31 @@ def _changed(measurement: Measurement, why: str, definition: tuple[SourceDiff, .
     return Judgement(nodeid, "changed", why, integrity=integrity, definition=definition)
 
 
-def against_baseline(
-    context: RunContext, measurement: Measurement, confirmation: Confirmation, baseline: Baseline
-) -> ComparisonResult:
+def against_baseline(measurement: Measurement, baseline: Baseline) -> ComparisonResult:
     """Compare a test with its baseline: in paired rounds if a commit has its code, else with the recorded repeats."""
     code = BaselineCode(None)
-    if _depends_on_rounds(context, measurement, baseline):
-        code = _code(context, measurement, baseline)
+    if _depends_on_rounds(measurement, baseline):
+        code = _code(measurement, baseline)
     why = code.reason
     if code.commit:
         try:
-            found = _in_pairs(context, measurement, confirmation, baseline, code)
+            found = _in_pairs(measurement, baseline, code)
             if isinstance(found, ComparisonResult):
                 return found
             why = found
         except CheckoutError as error:
             why = str(error)
         except SideError as error:
-            context.progress.clear()
+            measurement.context.progress.clear()
             why, _, more = str(error).partition("\n")
             if error.invalid:
-                raise PerfError(str(error)) from None
+                raise
             if more:
                 measurement.test.item.add_report_section("call", "baseline commit", more)
     judgement = _unpaired(measurement, baseline, why, tried=bool(code.commit))
     found = ComparisonResult(judgement, baseline.own)
     # No metric needed rounds; if memory changed, the code of the baseline commit explains it.
-    return _with_code(context, found, code.commit) if code.commit and not why else found
+    return _with_code(measurement.context, found, code.commit) if code.commit and not why else found
 
 
 def _with_code(context: RunContext, found: ComparisonResult, commit: str) -> ComparisonResult:
@@ -221,16 +215,17 @@ def _with_code(context: RunContext, found: ComparisonResult, commit: str) -> Com
         return found
 
 
-def _depends_on_rounds(context: RunContext, measurement: Measurement, baseline: Baseline) -> bool:
+def _depends_on_rounds(measurement: Measurement, baseline: Baseline) -> bool:
     """Whether paired rounds are needed: a test that is recorded in any case is compared by its repeats."""
-    mode = context.settings.update
+    mode = measurement.context.settings.update
     if mode == "changed" and baseline.own is not None:
         return not standing(measurement.record(), baseline.own, (), measurement.test.limits).counts_changed
     return mode not in ("all", "append")
 
 
-def _code(context: RunContext, measurement: Measurement, baseline: Baseline) -> BaselineCode:
+def _code(measurement: Measurement, baseline: Baseline) -> BaselineCode:
     """The commit with the baseline's code."""
+    context = measurement.context
     if baseline.own is None and (context.recording or not baseline.others):
         return BaselineCode(None)
     if mistake := context.revisions.mistaken(measurement.remote.origins, None):
@@ -238,16 +233,14 @@ def _code(context: RunContext, measurement: Measurement, baseline: Baseline) -> 
     return context.revisions.code_of(baseline.own, baseline.others)
 
 
-def _in_pairs(
-    context: RunContext, measurement: Measurement, confirmation: Confirmation, baseline: Baseline, code: BaselineCode
-) -> ComparisonResult | str:
+def _in_pairs(measurement: Measurement, baseline: Baseline, code: BaselineCode) -> ComparisonResult | str:
     """The comparison in paired rounds with a baseline's code, or the reason why there is none.
 
     Raises
     ------
     SideError, CheckoutError
     """
-    stored, commit, limits = code.base, code.commit, measurement.test.limits
+    stored, commit, limits, revisions = code.base, code.commit, measurement.test.limits, measurement.context.revisions
     assert stored is not None
     assert commit is not None
     new = measurement.record()
@@ -258,8 +251,8 @@ def _in_pairs(
     if not select_held(found, limits):
         # Budgets do not depend on the baseline.
         return ""
-    checkout = context.revisions.checkout(commit)
-    if mistake := context.revisions.mistaken(measurement.remote.origins, None, checkout):
+    checkout = revisions.checkout(commit)
+    if mistake := revisions.mistaken(measurement.remote.origins, None, checkout):
         return mistake
     side = measurement.measure_base(checkout, commit)
     if side is None:
@@ -272,7 +265,7 @@ def _in_pairs(
     now = side.record
     if other := not_reproduced(stored, now):
         origins = measurement.remote.origins
-        ignored = context.revisions.ignored(() if origins is None else origins.files)
+        ignored = revisions.ignored(() if origins is None else origins.files)
         named = f" (the test uses {some(ignored)}, ignored by git)" if ignored else ""
         compiled = any(each.code == RECOMPILED for each in (*stored.integrity, *now.integrity))
         uneven = any(len(set(call.op_counts)) > 1 for record in (stored, now) for call in record.calls)
@@ -291,33 +284,29 @@ def _in_pairs(
     if base is None:
         # Counts and times of another machine are not comparable with this machine's.
         base, found = now, standing(new, now, (), limits, stored=False)
-    judgement = _Pair(context, measurement, confirmation, checkout, commit, side).judged(found, new, base)
-    said = code.note or context.revisions.not_as_recorded(stored, side.origins, checkout)
-    odd = [said] if said else []
+    judgement = _Pair(measurement, checkout, commit, side).judged(found, new, base)
+    said = code.note or revisions.not_as_recorded(stored, side.origins, checkout)
+    odd = [Finding("note", "pair", said)] if said else []
     if stored.key.slug != new.key.slug and base is now:
-        odd.append(
+        said = (
             f"there is no baseline for machine ID {new.key.slug}, so the test is compared with the commit of the "
             f"baseline for machine ID {stored.key.slug}"
         )
-    judgement = _noted(_noted(judgement, odd), _doubts(context, measurement, side, checkout), DOUBTED_SIDES)
+        odd.append(Finding("note", "pair", said))
+    judgement = judgement.with_findings(*odd, *_doubts(measurement, side, checkout))
     return ComparisonResult(judgement, base, checkout=checkout, commit=commit, now=now, rank_traces=side.rank_traces)
 
 
-def _doubts(context: RunContext, measurement: Measurement, side: BaseSide, checkout: Checkout) -> list[str]:
-    """Lines about sides that may not have run what they should: each in its own code."""
-    revisions, head = context.revisions, measurement.remote.origins
+def _doubts(measurement: Measurement, side: BaseSide, checkout: Checkout) -> list[Finding]:
+    """Notes on sides that may not have run what they should: each in its own code."""
+    revisions, head = measurement.context.revisions, measurement.remote.origins
     lines = (
         revisions.only_tests(side.origins, checkout),
         revisions.only_tests(head, None),
         revisions.maybe_one_sided(head, side.origins, checkout),
         revisions.shared(head, side.origins, checkout),
     )
-    return list(filter(None, lines))
-
-
-def _noted(judgement: Judgement, texts: Sequence[str], code: str = "pair") -> Judgement:
-    notes = tuple(Finding("note", code, text) for text in texts)
-    return replace(judgement, integrity=(*judgement.integrity, *notes))
+    return [Finding("note", DOUBTED_SIDES, text) for text in lines if text]
 
 
 def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: bool) -> Judgement:
@@ -335,22 +324,23 @@ def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: 
     judgement = replace(judgement, rounds=unseen([call for repeat in measurement.repeats for call in repeat.calls]))
     if not why or (base is None and not tried):
         return judgement
-    note = Finding(
-        "note", "unpaired", f"{'compared without paired rounds' if base is not None else 'no paired rounds'}: {why}"
-    )
-    return replace(judgement, integrity=(*judgement.integrity, note))
+    what = "no paired rounds" if base is None else "compared without paired rounds"
+    return judgement.with_findings(Finding("note", "unpaired", f"{what}: {why}"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
     """The working tree and another revision, both measured by their first process."""
 
-    context: RunContext
     measurement: Measurement
-    confirmation: Confirmation
     checkout: Checkout
     commit: str
     side: BaseSide
+
+    @property
+    def confirmation(self) -> Confirmation:
+        """What measures their rounds."""
+        return Confirmation.of(self.measurement)
 
     def judged(self, found: Judgement, new: Record, base: Record) -> Judgement:
         """Measure paired rounds until every time has a verdict, then locate the source lines of a change."""
@@ -379,7 +369,7 @@ class _Pair:
         try:
             return self.confirmation.below(functions, self.checkout)
         except SideError:
-            self.context.progress.clear()
+            self.measurement.context.progress.clear()
             return frozenset()
 
     def _located(self, judgement: Judgement) -> Judgement:
@@ -389,6 +379,6 @@ class _Pair:
         try:
             return self.confirmation.located(judgement, self.checkout)
         except SideError as error:
-            self.context.progress.clear()
-            note = unmeasured("no-places", "the source lines of the causes", str(error).partition("\n")[0])
-            return replace(judgement, integrity=(*judgement.integrity, note))
+            self.measurement.context.progress.clear()
+            why = str(error).partition("\n")[0]
+            return judgement.with_findings(unmeasured("no-places", "the source lines of the causes", why))

@@ -19,12 +19,13 @@ from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, H
 from pytest_perfdl.judge.untimed import EXPLAINED
 from pytest_perfdl.model.metrics import needs_profile
 from pytest_perfdl.model.record import Finding, Record, metric_name, row_name
-from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.units import duration, plural
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run import assemble
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.definitions import Touched
+from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.paired_rounds import Rounds, RoundSide, parts_of
 from pytest_perfdl.system import clocks
 from pytest_perfdl.workers.channel import Shown
@@ -47,6 +48,12 @@ class Confirmation:
     test: PerfTest
     questions: int
     """How many share the level: the test's own steps, and each of its expectations."""
+
+    @classmethod
+    def of(cls, measurement: Measurement) -> Confirmation:
+        """That of a measured test."""
+        questions = bool(measurement.repeats) + len(measurement.alternatives)
+        return cls(measurement.context, measurement.test, questions)
 
     def of_code(
         self,
@@ -103,7 +110,7 @@ class Confirmation:
     def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
         sides = (RoundSide("base", checkout), RoundSide("head", against=checkout))
-        self.context.progress.start_stacks(self.test.item.nodeid)
+        self.context.progress.start("locating the change", self.test.item.nodeid)
         ranks = {each.call: find_explaining(each) for each in judgement.ranks}
         base, head = (parts_of(self.context, self.test, side, ranks) for side in sides)
         self.context.progress.clear()
@@ -112,7 +119,7 @@ class Confirmation:
 
     def below(self, functions: Sequence[Touched], checkout: Checkout) -> frozenset[str]:
         """Full names of the kernels and operators that run in these functions: one stack pass of the working tree."""
-        self.context.progress.start_stacks(self.test.item.nodeid)
+        self.context.progress.start("locating the change", self.test.item.nodeid)
         by_call = parts_of(self.context, self.test, RoundSide("head", against=checkout))
         self.context.progress.clear()
         return frozenset(
@@ -127,19 +134,19 @@ class Confirmation:
 
         `shown` is what the first process showed, which ran both.
         """
-        kind, amount, name = expectation.kind, expectation.amount, expectation.comparison
+        name, expected = expectation.comparison, expectation.expected
         metric = metric_name(name, "step_time")
         base, head = (RoundSide(side, variant=f"{side}:{name}") for side in ("base", "head"))
-        asked = demand(metric, kind, amount)
+        asked = demand(metric, expected)
         gate = self._gate((asked,), resolution=asked.limit.relative)
         outcome, *_ = self._measure(
             gate,
             base,
             head,
-            as_judged=lambda rounds: order_sides(rounds, kind),
+            as_judged=lambda rounds: order_sides(rounds, expected),
             shown=(shown, shown) if shown is not None else None,
         )
-        return verdict_on(outcome.verdicts[metric], kind, amount, (expectation.base, expectation.head))
+        return verdict_on(outcome.verdicts[metric], expected, (expectation.base, expectation.head))
 
     def _gate(
         self, times: tuple[Held, ...], *, resolution: float | None, shown: tuple[Shown, Shown] | None = None
@@ -169,7 +176,8 @@ class Confirmation:
         outcome = GateOutcome(open=True)
         started = clocks.monotonic()
         while True:
-            progress.start_round(len(rounds) + 1, self.test.item.nodeid, clocks.monotonic() - started, budget)
+            spent_of = f"{duration(clocks.monotonic() - started)} of {duration(budget)}"
+            progress.start(f"paired round {len(rounds) + 1}, {spent_of}", self.test.item.nodeid)
             profiled = profiles(rounds, outcome)
             rounds.append(measuring.measure(len(rounds) + 1, profiled=profiled))
             spent = Spent(clocks.monotonic() - started, budget)

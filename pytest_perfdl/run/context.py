@@ -15,7 +15,7 @@ from pytest_perfdl.model.record import Finding
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import FailOn, MetricVerdict, Verdict, worst
 from pytest_perfdl.run.collection import PerfTest
-from pytest_perfdl.run.machine_limits import MachineLimits
+from pytest_perfdl.run.machine_rates import MachineRates
 from pytest_perfdl.run.processes import Processes
 from pytest_perfdl.run.progress import Progress
 from pytest_perfdl.run.revisions import Revisions
@@ -39,7 +39,7 @@ class RunContext:
     """The repository's code: the working tree's, and that of other revisions."""
     processes: Processes
     """What measures."""
-    machines: MachineLimits
+    machines: MachineRates
     """Peak rates, for utilization."""
     progress: Progress
     """The progress line."""

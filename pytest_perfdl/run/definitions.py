@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.analysis.events.origins import FRAME, is_function
-from pytest_perfdl.model.record import REDEFINED, Finding
+from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.model.units import plural, some
 from pytest_perfdl.model.untrusted_files import function_bodies, parsed
@@ -123,7 +123,7 @@ def said_first(judgement: Judgement, changed: Redefined, whose: str) -> Judgemen
     return replace(
         judgement,
         reason=f"{said}; {judgement.reason}" if judgement.reason else said,
-        integrity=(Finding("note", REDEFINED, said), *judgement.integrity),
+        integrity=(Finding("note", "redefined", said), *judgement.integrity),
         definition=changed.diffs[:_PARTS],
     )
 

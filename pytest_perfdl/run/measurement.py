@@ -20,6 +20,7 @@ from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import (
     BaselineError,
+    CheckoutError,
     ConstantsError,
     ForkError,
     SideError,
@@ -119,6 +120,8 @@ class Measurement:
                 raise PerfError(message) from None
             except (WorkerError, BaselineError, ConstantsError) as error:
                 self.broken = True
+                raise PerfError(str(error)) from None
+            except (CheckoutError, SideError) as error:
                 raise PerfError(str(error)) from None
         except BaseException:
             processes.end(gently=True)

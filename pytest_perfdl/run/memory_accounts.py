@@ -60,7 +60,7 @@ def with_accounts(
         calls = {call.name for call in new.calls}
     if not calls or context.settings.memory == "off" or judgement.verdict in ("invalid", "outdated"):
         return judgement
-    context.progress.start_memory(test.item.nodeid)
+    context.progress.start("analyzing peak memory", test.item.nodeid)
     notes: list[Finding] = []
     try:
         side = RoundSide("head", against=checkout)
@@ -72,7 +72,7 @@ def with_accounts(
                 before[call] = _account(context, test, side, call, growth=call in grown)
     except SideError as error:
         why = str(error).partition("\n")[0]
-        return _noted(judgement, [unmeasured("no-account", "the breakdown of peak memory", why)])
+        return judgement.with_findings(unmeasured("no-account", "the breakdown of peak memory", why))
     finally:
         context.progress.clear()
     changed = touched(origins.files, checkout) if origins is not None and checkout is not None else ()
@@ -96,7 +96,7 @@ def with_accounts(
         explained = replace(
             explained, source_diffs=(*(each for each in diffs if each not in of_both), *of_both, *others)
         )
-    return _noted(explained, notes)
+    return explained.with_findings(*notes)
 
 
 def memory_differs(judgement: Judgement, call: str | None = None) -> bool:
@@ -111,10 +111,6 @@ def memory_differs(judgement: Judgement, call: str | None = None) -> bool:
         and (bool(each.effect) or (each.base == 0 and each.new > 0))
         for each in judgement.metrics
     )
-
-
-def _noted(judgement: Judgement, notes: Sequence[Finding]) -> Judgement:
-    return replace(judgement, integrity=(*judgement.integrity, *notes))
 
 
 def _account(context: RunContext, test: PerfTest, side: RoundSide, call: str, *, growth: bool) -> MemoryAccount:

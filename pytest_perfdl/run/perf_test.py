@@ -18,17 +18,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.fixture.requests import Expectation, WhatIfExpectation
+from pytest_perfdl.fixture.requests import WhatIfExpectation
 from pytest_perfdl.judge.budget import doubt_utilization, fails_utilization
 from pytest_perfdl.judge.stored_repeats import sensitivity
 from pytest_perfdl.measure.loops import LEAST_STEP_NS
-from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.failures import PerfError
-from pytest_perfdl.model.record import SHORT_STEP, Finding, Record, metric_name
+from pytest_perfdl.model.record import SHORT_STEP, UNTIED, Finding, Record, metric_name
 from pytest_perfdl.model.units import format_quantity, plural
+from pytest_perfdl.model.visible import clean
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
-from pytest_perfdl.run.advice import with_memory_advice, with_suggestions
+from pytest_perfdl.run.advice import judged, with_memory_advice, with_suggestions
 from pytest_perfdl.run.assemble import exemplars, rank_exemplars
 from pytest_perfdl.run.baseline_update import rewrites, update
 from pytest_perfdl.run.collection import PerfTest
@@ -37,7 +37,6 @@ from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import RunContext, joined
 from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.memory_accounts import with_accounts
-from pytest_perfdl.run.revisions import UNTIED
 from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.run.vanished_work import with_vanished_work
 from pytest_perfdl.workers.channel import PhaseReport
@@ -63,7 +62,7 @@ def set_up(measurement: Measurement) -> None:
     replay(phase)
 
 
-def run_test(context: RunContext, curves: Curves, measurement: Measurement) -> Result:
+def run_test(curves: Curves, measurement: Measurement) -> Result:
     """Measure a test whose first process is set up, and decide its verdict.
 
     Raises
@@ -74,24 +73,24 @@ def run_test(context: RunContext, curves: Curves, measurement: Measurement) -> R
         There is no verdict; the message is the reason.
     """
     __tracebackhide__ = True
+    context = measurement.context
     with measurement.as_failures():
         info = measurement.first_call()
         baseline = load_baseline(context, measurement.test, info)
         if info and measurement.remote.waits and context.revisions.is_same(measurement.test, baseline.own, info):
-            return _same_code(context, measurement)
+            return _same_code(measurement)
         measurement.test.loops.reuse(_calibrated(context, baseline))
         _check_passed(measurement.finish_first())
         _check_measured(measurement)
-        confirmation = Confirmation(context, measurement.test, _questions(measurement))
         result = None
         if measurement.repeats:
-            result = _limits_held(context, measurement, confirmation, baseline)
+            result = _limits_held(measurement, baseline)
         elif demands := measurement.test.demands:
             raise PerfError(
                 f"limits and budgets for {', '.join(demands)} have no effect, because the test only calls "
                 "perf.compare: set the limit in the assertion, such as .assert_faster(by=...)"
             )
-        result = _with_expectations(context, measurement, confirmation, result)
+        result = _with_expectations(measurement, result)
         result = curves.judge(measurement, result)
         return with_memory_advice(with_suggestions(result))
 
@@ -117,12 +116,13 @@ def _calibrated(context: RunContext, baseline: Baseline) -> Mapping[str, int]:
     return next((record.plan.loops for record in (baseline.own, *others) if record is not None), {})
 
 
-def _same_code(context: RunContext, measurement: Measurement) -> Result:
+def _same_code(measurement: Measurement) -> Result:
     """The result of a test that need not be measured."""
+    context = measurement.context
     measurement.remote.end(gently=True)
     context.progress.clear()
-    judgement = Judgement(measurement.test.item.nodeid, "unchanged", SAME_CODE)
-    return unjudged(measurement.test.item, judgement, fails="unchanged" in context.fail_on, seconds=measurement.seconds)
+    item, fails = measurement.test.item, "unchanged" in context.fail_on
+    return unjudged(item, "unchanged", SAME_CODE, fails=fails, seconds=measurement.seconds)
 
 
 def _check_passed(phase: PhaseReport) -> None:
@@ -142,29 +142,23 @@ def _check_measured(measurement: Measurement) -> None:
         )
 
 
-def _questions(measurement: Measurement) -> int:
-    """Number of comparisons of times: one for the test's steps, and one per pair of alternatives."""
-    return bool(measurement.repeats) + len(measurement.alternatives)
-
-
-def _limits_held(
-    context: RunContext, measurement: Measurement, confirmation: Confirmation, baseline: Baseline
-) -> Result:
+def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
     """Compare the test's steps with their limits, and record them if required."""
+    context = measurement.context
     settings, test, base = context.settings, measurement.test, baseline.own
     recording = test.options.repeats_for(settings, recording=True)
     checking = test.options.repeats_for(settings, recording=False)
     writes_one = settings.records(has_baseline=base is not None)
     calibrates = writes_one and settings.calibrate == "auto"
-    refused = _machine_measured(context, measurement) if calibrates else ""
+    refused = _machine_measured(measurement) if calibrates else ""
     measurement.draw(recording if writes_one else checking)
     _check_names(test, measurement.record())
     if settings.compares_sides:
-        found = _accounted(context, measurement, against_side(context, measurement, confirmation))
-        judgement = _limits_checked_again(context, measurement, found.judgement)
-        return _result(context, measurement, measurement.record(), replace(found, judgement=judgement))
-    found = _accounted(context, measurement, against_baseline(context, measurement, confirmation, baseline))
-    judgement = _limits_checked_again(context, measurement, found.judgement)
+        found = _accounted(measurement, against_side(measurement))
+        judgement = _limits_checked_again(measurement, found.judgement)
+        return _result(measurement, measurement.record(), replace(found, judgement=judgement))
+    found = _accounted(measurement, against_baseline(measurement, baseline))
+    judgement = _limits_checked_again(measurement, found.judgement)
     writes = settings.update is not None and judgement.verdict != "invalid"
     if writes and base is not None and rewrites(settings.update, judgement):
         measurement.draw(recording)
@@ -179,8 +173,8 @@ def _limits_held(
         count = plural(measurement.redrawn, "process", "processes")
         said = f"{count} measured again, because other programs used the CPU"
         notes.append(Finding("note", "redrawn", said))
-    judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
-    return _result(context, measurement, new, replace(found, judgement=judgement), updated=updated)
+    judgement = judgement.with_findings(*notes)
+    return _result(measurement, new, replace(found, judgement=judgement), updated=updated)
 
 
 def _short_steps(measurement: Measurement) -> list[Finding]:
@@ -200,9 +194,9 @@ def _short_steps(measurement: Measurement) -> list[Finding]:
     return found
 
 
-def _accounted(context: RunContext, measurement: Measurement, found: ComparisonResult) -> ComparisonResult:
+def _accounted(measurement: Measurement, found: ComparisonResult) -> ComparisonResult:
     """The result with a breakdown of peak memory if that changed or memory grows; of less work if that vanished."""
-    base = found.now or found.base
+    base, context = found.now or found.base, measurement.context
     judgement = found.judgement
     if base is not None:
         judgement = with_vanished_work(context, measurement.test, judgement, base.calls, found.checkout)
@@ -219,19 +213,20 @@ def _accounted(context: RunContext, measurement: Measurement, found: ComparisonR
     return replace(found, judgement=judgement)
 
 
-def _limits_checked_again(context: RunContext, measurement: Measurement, judgement: Judgement) -> Judgement:
+def _limits_checked_again(measurement: Measurement, judgement: Judgement) -> Judgement:
     """The judgement, unless a utilization budget fails because the machine is below its recorded peak rates."""
     if not any(map(fails_utilization, judgement.metrics)):
         return judgement
+    context = measurement.context
     context.progress.start_calibration(again=True)
     missed = context.machines.missed(measurement.repeats[0].calls[0].info.key, context.settings.key_extra)
     context.progress.clear()
     return doubt_utilization(judgement, missed) if missed else judgement
 
 
-def _machine_measured(context: RunContext, measurement: Measurement) -> str:
+def _machine_measured(measurement: Measurement) -> str:
     """Measure peak rates of a machine before its first baseline; returns the reason if that fails, else ""."""
-    key = measurement.repeats[0].calls[0].info.key
+    context, key = measurement.context, measurement.repeats[0].calls[0].info.key
     if context.machines.of(key) is None:
         context.progress.start_calibration()
     return context.machines.measure(key, context.settings.key_extra)
@@ -246,10 +241,9 @@ def _check_names(test: PerfTest, new: Record) -> None:
         )
 
 
-def _result(
-    context: RunContext, measurement: Measurement, new: Record, found: ComparisonResult, *, updated: bool = False
-) -> Result:
+def _result(measurement: Measurement, new: Record, found: ComparisonResult, *, updated: bool = False) -> Result:
     """The result of a compared test, as reports read it."""
+    context = measurement.context
     item, store, base = measurement.test.item, context.store, found.base
     settings, judgement = context.settings, found.judgement
     slug = new.key.slug if base is None or updated else base.key.slug
@@ -304,43 +298,25 @@ def _in_this_environment(found: ComparisonResult) -> Record | None:
 
 def _without_picture(judgement: Judgement, others: Sequence[str]) -> Judgement:
     """Note traces that do not belong to the baseline."""
-    notes = [
-        Finding(
-            "note",
-            "other-trace",
-            f"{file} is ignored, because the trace in this file does not belong to the recorded baseline",
-        )
-        for file in others
-    ]
-    return replace(judgement, integrity=(*judgement.integrity, *notes)) if notes else judgement
+    why = "is ignored, because the trace in this file does not belong to the recorded baseline"
+    return judgement.with_findings(*(Finding("note", "other-trace", f"{file} {why}") for file in others))
 
 
-def _with_expectations(
-    context: RunContext, measurement: Measurement, confirmation: Confirmation, own: Result | None
-) -> Result:
+def _with_expectations(measurement: Measurement, own: Result | None) -> Result:
     """Verdicts on the test's assertions (`compare`, `assert_whatif`), joined with those on its steps."""
     test = measurement.test
-    result = own or unjudged(test.item, Judgement(test.item.nodeid, "unchanged", ""), fails=False)
-    found = [_alternatives_judged(each, measurement, confirmation) for each in measurement.alternatives]
+    result = own or unjudged(test.item, "unchanged", "", fails=False)
+    confirmation = Confirmation.of(measurement)
+    found = [confirmation.of_alternatives(each, measurement.remote.shown) for each in measurement.alternatives]
     found += [_possible_gain_judged(each, result) for each in measurement.possible_gains]
     if not found:
         return result
     broken = [Finding("invalid", "rounds", metric.reason) for metric in found if metric.verdict == "invalid"]
-    return replace(joined(result, found, broken, fail_on=context.fail_on), seconds=measurement.seconds)
-
-
-def _alternatives_judged(
-    expectation: Expectation, measurement: Measurement, confirmation: Confirmation
-) -> MetricVerdict:
-    try:
-        return confirmation.of_alternatives(expectation, measurement.remote.shown)
-    except SideError as error:
-        raise PerfError(str(error)) from None
+    return replace(joined(result, found, broken, fail_on=measurement.context.fail_on), seconds=measurement.seconds)
 
 
 def _possible_gain_judged(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
     # Imported here: few tests need it, and the simulator takes a while to load.
-    from pytest_perfdl.run.advice import judged
 
     try:
         return judged(expectation, result)
@@ -348,7 +324,11 @@ def _possible_gain_judged(expectation: WhatIfExpectation, result: Result) -> Met
         raise PerfError(f"perf.assert_whatif: {error}") from None
 
 
-def unjudged(item: pytest.Item, judgement: Judgement, *, fails: bool, seconds: float = 0.0) -> Result:
-    """The result of a test that was not compared."""
+def unjudged(
+    item: pytest.Item, verdict: Verdict, reason: str, *, fails: bool, code: str = "failed", seconds: float = 0.0
+) -> Result:
+    """The result of a test that was not compared; one that is `invalid` has a finding with this code."""
+    findings = (Finding("invalid", code, reason),) if verdict == "invalid" else ()
+    judgement = clean(Judgement(item.nodeid, verdict, reason, integrity=findings))
     file, line, _ = item.location
     return Result(id=item.nodeid, file=file, line=(line or 0) + 1, judgement=judgement, fails=fails, seconds=seconds)

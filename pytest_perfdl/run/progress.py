@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.model.units import duration, plural
 from pytest_perfdl.model.visible import harmless, visible
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.pytest_internals import is_at_line_start
+
+if TYPE_CHECKING:
+    import pytest
 
 ROUNDS = (3, 12)
 """Minimum and usual maximum number of paired rounds per test."""
@@ -25,20 +28,6 @@ ERASE = "\r\x1b[2K"
 """Clears the cursor's line."""
 TO_COLUMN_ZERO = "\x1b[1A\n"
 """Leaves an empty line as it is; the newline in it tells pytest, which adds up what it wrote, that nothing is there."""
-
-
-class Terminal(Protocol):
-    """The part of pytest's TerminalReporter that is used."""
-
-    isatty: bool
-
-    def write(self, content: str, *, flush: bool = False) -> None:
-        """Write without a newline."""
-        ...
-
-    def ensure_newline(self) -> None:
-        """Begin a new line unless the cursor is at one."""
-        ...
 
 
 class Progress:
@@ -56,7 +45,7 @@ class Progress:
 
     def __init__(
         self,
-        terminal: Terminal | None,
+        terminal: pytest.TerminalReporter | None,
         suspended_capture: Callable[[], AbstractContextManager[object]],
         *,
         tests: int,
@@ -80,28 +69,9 @@ class Progress:
         left = max(0, repeats - repeat + 1) + max(0, self._tests - self._test) * self._repeats
         self._show(line(self._test, self._tests, repeat, repeats, self._left(left), test))
 
-    def start_waiting(self, holder: int | None, test: str) -> None:
-        """Another run measures on this machine: its process, if known."""
-        who = "" if holder is None else f" (PID {holder})"
-        text = f"waiting for another run of pytest-perfdl on this machine{who}"
-        self._show(f"perf: test {self._test} of {self._tests}, {text}: {test}"[:118])
-
-    def start_round(self, number: int, test: str, spent: float, budget: float) -> None:
-        """A paired round begins; `spent` seconds of the budget are used."""
-        room = f"{duration(spent)} of {duration(budget)}"
-        self._show(f"perf: test {self._test} of {self._tests}, paired round {number}, {room}: {test}"[:118])
-
-    def start_stacks(self, test: str) -> None:
-        """Python stacks are recorded, to locate a change or the operators that it affects."""
-        self._show(f"perf: test {self._test} of {self._tests}, locating the change: {test}"[:118])
-
-    def start_first_step(self, test: str) -> None:
-        """A test got faster, and its first step is compared with later ones."""
-        self._show(f"perf: test {self._test} of {self._tests}, comparing the first step: {test}"[:118])
-
-    def start_memory(self, test: str) -> None:
-        """Every allocation is recorded, for the breakdown of peak memory."""
-        self._show(f"perf: test {self._test} of {self._tests}, analyzing peak memory: {test}"[:118])
+    def start(self, what: str, test: str) -> None:
+        """Something else than a repeat begins: "locating the change"."""
+        self._show(f"perf: test {self._test} of {self._tests}, {what}: {test}"[:118])
 
     def start_calibration(self, *, again: bool = False) -> None:
         """Peak rates are measured, once per machine ID, or checked `again` once per run."""
@@ -147,7 +117,7 @@ def share_line(shard: Shard, tests: int) -> str:
     return f"{shard}: {tests} of {plural(shard.tests, 'perf test')}"
 
 
-def _begin_line(terminal: Terminal) -> None:
+def _begin_line(terminal: pytest.TerminalReporter) -> None:
     terminal.ensure_newline()
     # pytest's check covers file names only: with -q, status letters may be on the line.
     if not is_at_line_start(terminal):

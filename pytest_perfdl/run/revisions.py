@@ -29,7 +29,7 @@ from pytest_perfdl.baseline.recorded_commit import BaselineCode, difference, few
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, GitError
-from pytest_perfdl.model.record import Code, Finding, Record
+from pytest_perfdl.model.record import UNTIED, Code, Finding, Record
 from pytest_perfdl.model.units import some
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.definitions import Redefined, redefined
@@ -60,8 +60,6 @@ _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 """What pip finds in a folder that it can install."""
 NOTED_SECONDS = 5.0
 """Time for checkouts from which on the summary says how long they took."""
-UNTIED = "untied"
-"""Code of the note on a record that is tied to no commit, since it is not of the code that the tree had."""
 
 
 class Revisions:
@@ -426,7 +424,6 @@ class Revisions:
                 others,
                 lambda record: self._store.path(record.test, record.key.slug),
                 self._config.rootpath,
-                self._left_out,
                 prefer=self._prefer,
             )
         except GitError as error:

@@ -14,12 +14,12 @@ from pytest_perfdl.judge import budget
 from pytest_perfdl.judge.kernels import judge_bound
 from pytest_perfdl.judge.log_ratios import ASSUMED_SD, SD_FLOOR
 from pytest_perfdl.model.metrics import general
-from pytest_perfdl.model.record import Finding, Series
+from pytest_perfdl.model.record import Finding, Record, Series
 from pytest_perfdl.model.units import format_percent, parse_quantity
 from pytest_perfdl.report.scaling import estimate
 from pytest_perfdl.results.curve import FIGURES, CurveTime, Figure, Fitted, JudgedCurve, Size
 from pytest_perfdl.results.verdict import MetricVerdict, Verdict
-from pytest_perfdl.run.context import joined
+from pytest_perfdl.run.context import RunContext, joined
 from pytest_perfdl.scaling.growth import Growth, IntervalEstimate, Shape, fit_growth, shape, smooth
 from pytest_perfdl.scaling.points import F64
 from pytest_perfdl.stats.quantiles import student
@@ -27,14 +27,9 @@ from pytest_perfdl.stats.quantiles import student
 if TYPE_CHECKING:
     from pytest_perfdl.fixture.requests import CurveExpectation
     from pytest_perfdl.model.limits import Limit, Limits
-    from pytest_perfdl.model.record import Record, Series
-    from pytest_perfdl.results.curve import Figure
     from pytest_perfdl.results.run import Result
-    from pytest_perfdl.results.verdict import MetricVerdict
     from pytest_perfdl.run.collection import PerfTest
-    from pytest_perfdl.run.context import RunContext
     from pytest_perfdl.run.measurement import Measurement
-    from pytest_perfdl.scaling.growth import Growth, IntervalEstimate
 
 
 # The points of a curve: the measurements of every size, and further repeats.
@@ -471,7 +466,7 @@ def of_growth(
         new=base_ns * (1 + effect.value),
         effect=effect.value,
         ci95=(effect.low, effect.high),
-        limit=None if limit is None else limit.text,
+        limit=limit,
         verdict=None if limit is None else verdict,
         reason=_reason(found, family, verdict),
         times_over=effect.value / share if verdict == "regressed" and share > 0 else None,

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.waivers import LIMIT, parse, read
-from pytest_perfdl.model.errors import GitError, WaiverError
+from pytest_perfdl.model.errors import GitError, InputError
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.run import WaiverFile
@@ -118,7 +118,7 @@ def resolve(root: Path, settings: Settings, environ: Mapping[str, str] = os.envi
 
     Raises
     ------
-    WaiverError
+    InputError
         The file is invalid.
     """
     found = read(root, settings.waivers)
@@ -160,7 +160,7 @@ def _committed(root: Path, commit: str, name: str) -> tuple[Waiver, ...]:
     data = content(root, commit, Path(name).as_posix(), LIMIT)
     try:
         return () if data is None else parse(data, name)
-    except WaiverError:
+    except InputError:
         return ()
 
 

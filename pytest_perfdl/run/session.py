@@ -24,7 +24,7 @@ from pytest_perfdl.judge.stopping_rule import ALPHA
 from pytest_perfdl.machine.visible_devices import wanted_locks
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, ReportError
 from pytest_perfdl.model.failures import PerfError, PerfRegression
-from pytest_perfdl.model.record import Finding, Key
+from pytest_perfdl.model.record import TEST_ERROR, Key
 from pytest_perfdl.model.visible import clean, harmless, visible
 from pytest_perfdl.report import Written, github, markdown, remove_earlier, write_all
 from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
@@ -33,11 +33,11 @@ from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.results import run_file
 from pytest_perfdl.results.run import Result, Run
-from pytest_perfdl.results.verdict import TEST_ERROR, Judgement, Verdict, parse_fail_on
+from pytest_perfdl.results.verdict import Verdict, parse_fail_on
 from pytest_perfdl.run import selection
 from pytest_perfdl.run.collection import PerfTest, adopt, unmeasured_limits
 from pytest_perfdl.run.context import RunContext, name_rules
-from pytest_perfdl.run.machine_limits import MachineLimits
+from pytest_perfdl.run.machine_rates import MachineRates
 from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.perf_test import NotPassed, run_test, set_up, tear_down, unjudged
 from pytest_perfdl.run.processes import Processes
@@ -47,7 +47,7 @@ from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.run.selection import shard_of_each
 from pytest_perfdl.stats.evidence import least_rounds
 from pytest_perfdl.system import clocks
-from pytest_perfdl.system.device_lock import DeviceLock
+from pytest_perfdl.system.device_lock import DeviceLock, waiting_for
 from pytest_perfdl.system.git import web_address
 from pytest_perfdl.system.import_path import own_imports
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
@@ -163,7 +163,7 @@ class PerfSession:
             store=self._store,
             revisions=revisions,
             processes=Processes(config, settings, revisions),
-            machines=MachineLimits(self._store),
+            machines=MachineRates(self._store),
             progress=Progress(
                 config.pluginmanager.get_plugin("terminalreporter"),
                 lambda: suspended_capture(config),
@@ -230,7 +230,7 @@ class PerfSession:
             return
         if self._lock is None:
             self._lock = DeviceLock(folder, wanted_locks(os.environ))
-        self._lock.acquire(lambda holder: progress.start_waiting(holder, test.item.nodeid))
+        self._lock.acquire(lambda holder: progress.start(waiting_for(holder), test.item.nodeid))
         progress.clear()
 
     def _runtest(self, test: PerfTest) -> None:
@@ -239,7 +239,7 @@ class PerfSession:
             assert self._context is not None
             measurement = test.item.stash[MEASUREMENT]
             with self._noting_end(measurement):
-                result = clean(run_test(self._context, self._curves, measurement))
+                result = clean(run_test(self._curves, measurement))
                 self.results[test.item.nodeid] = result
             test.item.user_properties += properties(result, self._run((result,)))
             text = failure_text(result, self._run((result,))) if result.fails else ""
@@ -250,32 +250,29 @@ class PerfSession:
 
     def _note_refused(self, item: pytest.Item, reason: str) -> None:
         """The result of a test that did not start."""
-        judgement = clean(Judgement(item.nodeid, "invalid", reason, integrity=(Finding("invalid", "failed", reason),)))
-        self.results[item.nodeid] = unjudged(item, judgement, fails="invalid" in self._fail_on)
+        self.results[item.nodeid] = unjudged(item, "invalid", reason, fails="invalid" in self._fail_on)
 
     @contextlib.contextmanager
     def _noting_end(self, measurement: Measurement) -> Iterator[None]:
         """Around a phase: what ends it without a judgement is the test's result, and pytest's to see."""
         __tracebackhide__ = True
-        nodeid = measurement.test.item.nodeid
         try:
             yield
         except NotPassed as ended:
-            self.results[nodeid] = self._unjudged(measurement, ended.verdict, ended.reason, code=TEST_ERROR)
+            self._note_unjudged(measurement, ended.verdict, ended.reason, code=TEST_ERROR)
             phase = ended.phase
         except PerfError as error:
-            self.results[nodeid] = self._unjudged(measurement, "invalid", str(error.msg).partition("\n")[0])
+            self._note_unjudged(measurement, "invalid", str(error.msg).partition("\n")[0])
             raise
         else:
             return
         replay(phase)
 
-    def _unjudged(self, measurement: Measurement, verdict: Verdict, reason: str, *, code: str = "failed") -> Result:
+    def _note_unjudged(self, measurement: Measurement, verdict: Verdict, reason: str, *, code: str = "failed") -> None:
         """The result of a test that ended without a judgement."""
-        findings = (Finding("invalid", code, reason),) if verdict == "invalid" else ()
-        judgement = clean(Judgement(measurement.test.item.nodeid, verdict, reason, integrity=findings))
-        fails = verdict in self._fail_on
-        return unjudged(measurement.test.item, judgement, fails=fails, seconds=measurement.seconds)
+        item, fails = measurement.test.item, verdict in self._fail_on
+        seconds = measurement.seconds
+        self.results[item.nodeid] = unjudged(item, verdict, reason, fails=fails, code=code, seconds=seconds)
 
     def _teardown(self, test: PerfTest) -> None:
         __tracebackhide__ = True
@@ -326,8 +323,8 @@ class PerfSession:
         """Write the reports, and return the exit status."""
         for nodeid, test in self.tests.items():
             if nodeid not in self.results:
-                judgement = Judgement(nodeid, "unmeasured", "the test was skipped or did not start")
-                self.results[nodeid] = unjudged(test.item, judgement, fails=False)
+                why = "the test was skipped or did not start"
+                self.results[nodeid] = unjudged(test.item, "unmeasured", why, fails=False)
         if self._is_empty_shard:
             # Its run file says that the shard is not missing.
             exitstatus = pytest.ExitCode.OK if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED else exitstatus

@@ -11,7 +11,7 @@ from pytest_perfdl.measure.commands import CallInfo, FirstAndLater, Profiled, fi
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.metrics import general
-from pytest_perfdl.model.record import VANISHED, Call, Finding, metric_name
+from pytest_perfdl.model.record import Call, Finding, metric_name
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
@@ -42,14 +42,14 @@ def with_vanished_work(
     faster = {metric.name for metric in judgement.metrics if _is_faster(metric)}
     if judgement.verdict not in _PASSES or not faster or test.plan.ranks:
         return judgement
-    context.progress.start_first_step(test.item.nodeid)
+    context.progress.start("comparing the first step", test.item.nodeid)
     try:
         found = _measured(context, test, None, against=checkout)
         unfinished = any(each.pending for each in found)
         before = {each.call: each.pending for each in _measured(context, test, checkout)} if unfinished else {}
     except SideError as error:
         note = unmeasured("no-first-step", "what the first step does", str(error).partition("\n")[0])
-        return replace(judgement, integrity=(*judgement.integrity, note))
+        return judgement.with_findings(note)
     finally:
         context.progress.clear()
     calls = {call.name: call for call in base}
@@ -94,7 +94,7 @@ def _changed(judgement: Judgement, names: Container[str], why: str) -> Judgement
         replace(with_remark(metric, why), verdict="changed") if metric.name in names else metric
         for metric in judgement.metrics
     )
-    integrity = (*judgement.integrity, Finding("note", VANISHED, why))
+    integrity = (*judgement.integrity, Finding("note", "vanished", why))
     reason = f"{why}; {judgement.reason}"
     return replace(judgement, verdict="changed", reason=reason, metrics=metrics, integrity=integrity)
 

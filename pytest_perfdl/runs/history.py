@@ -7,7 +7,6 @@ both give `Measurement`s. `histories` makes a series of each test, metric and ma
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -16,18 +15,18 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import msgspec
 
-from pytest_perfdl.baseline.files import RECORD_SUFFIX
+from pytest_perfdl.baseline.files import RECORD_SUFFIX, outline
 from pytest_perfdl.baseline.text import LIMIT
-from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
-from pytest_perfdl.model import record_json, untrusted_files
-from pytest_perfdl.model.errors import HistoryError, RecordError
+from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
+from pytest_perfdl.model import untrusted_files
+from pytest_perfdl.model.errors import InputError, RecordError
 from pytest_perfdl.model.metrics import CountedMetric, general, is_judged, of
-from pytest_perfdl.model.record import INJECTED, Better, Kind, Scalar, metric_name
-from pytest_perfdl.model.record_json import LARGEST, KeyForm, ScalarForm
+from pytest_perfdl.model.record import INJECTED, Scalar, Series, metric_name
+from pytest_perfdl.model.record_json import LARGEST, RUN_FILE_SCHEMA, Outline, Versioned, decoded
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.results.curve import SHORT, Point, TestHistory
 from pytest_perfdl.stats.change_points import ChangePoint, change_points, exact_changes
@@ -36,28 +35,13 @@ from pytest_perfdl.system.git import LOG_SECONDS, blobs, commit_of, git, modifie
 
 # What a history needs of records and run files.
 #
-# A history reads thousands of records. So only the parts that it needs are decoded, which is several times as fast as
-# `record_json.from_json`: neither rows nor files of code. What is decoded is checked in the same way: types, that
-# numbers are finite, and that there is one value per process.
+# A history reads thousands of records. So only the parts that it needs are decoded (`record_json.Outline`). What is
+# decoded is checked in the same way: types, that numbers are finite, and that there is one value per process.
 
 
 _HASH_DIGITS = 12
 _SAID = 200
 """Characters of an error's text."""
-
-
-_DAMAGED = (msgspec.DecodeError, UnicodeError, RecursionError)
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One metric of a measurement."""
-
-    kind: Kind
-    unit: str
-    better: Better
-    values: tuple[float, ...]
-    """One per process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +66,7 @@ class Measurement:
     date: str
     context: Mapping[str, Scalar]
     """Of the process, with the settings that measured and the hash of the test's source."""
-    metrics: Mapping[str, Measured]
+    metrics: Mapping[str, Series]
     """By full name."""
     subject: str = ""
     note: str = ""
@@ -94,48 +78,6 @@ class Measurement:
     """By full name of the metric."""
 
 
-class _Versioned(msgspec.Struct):
-    schema: int
-
-
-_T = TypeVar("_T", bound=_Versioned)
-
-
-class _Series(msgspec.Struct):
-    kind: Kind
-    unit: str
-    better: Better
-    values: list[int | float]
-
-
-class _Call(msgspec.Struct):
-    name: str
-    metrics: dict[str, _Series]
-
-
-class _Occasion(msgspec.Struct):
-    date: str
-    repeats: int
-    commit: str | None = None
-
-
-class _Finding(msgspec.Struct):
-    level: Literal["invalid", "note"]
-    code: str
-
-
-class _Record(_Versioned):
-    test: str
-    key: KeyForm
-    context: dict[str, ScalarForm]
-    occasions: list[_Occasion]
-    calls: list[_Call]
-    test_hash: str = ""
-    plan: dict[str, Any] = {}
-    integrity: list[_Finding] = []
-    note: str | None = None
-
-
 class _Metric(msgspec.Struct):
     evidence: str | None = None
     effect: int | float | None = None
@@ -145,13 +87,13 @@ class _Metric(msgspec.Struct):
 
 class _Test(msgspec.Struct):
     id: str
-    record: _Record | None = None
-    base_record: _Record | None = None
+    record: Outline | None = None
+    base_record: Outline | None = None
     verdict: str = ""
     metrics: dict[str, _Metric] = {}
 
 
-class _Run(_Versioned):
+class _Run(Versioned):
     date: str
     tests: list[_Test]
     commit: str | None = None
@@ -174,11 +116,7 @@ def of_baseline(data: bytes, commit: str, date: str, subject: str) -> Measuremen
     RecordError
         When it is no baseline, damaged, or of a newer version; the message continues the name of the file.
     """
-    form = _decoded(data, _Record, record_json.SCHEMA)
-    found = _measurement(form, commit, date, subject)
-    if not found.metrics:
-        raise RecordError("contains no measurement")
-    return found
+    return _measurement(outline(data), commit, date, subject)
 
 
 def of_run(data: bytes) -> tuple[Measurement, ...]:
@@ -189,7 +127,7 @@ def of_run(data: bytes) -> tuple[Measurement, ...]:
     RecordError
         As `of_baseline` does.
     """
-    form = _decoded(data, _Run, record_json.RUN_FILE_SCHEMA)
+    form = decoded(data, _Run, RUN_FILE_SCHEMA)
     found = []
     for test in form.tests:
         # Rounds may be invalid where the record is not.
@@ -207,28 +145,14 @@ def of_run(data: bytes) -> tuple[Measurement, ...]:
     return tuple(found)
 
 
-def _decoded(data: bytes, form: type[_T], known: int) -> _T:
-    try:
-        decoded = msgspec.json.decode(data, type=form)
-    except _DAMAGED as error:
-        # The form of another version need not be like this one.
-        with contextlib.suppress(*_DAMAGED):
-            record_json.check_schema(msgspec.json.decode(data, type=_Versioned).schema, known)
-        raise RecordError(f"is damaged, or no file of pytest-perfdl ({visible(str(error)[:_SAID])})") from None
-    record_json.check_schema(decoded.schema, known)
-    return decoded
-
-
 def _measurement(
-    form: _Record,
+    form: Outline,
     commit: str,
     date: str,
     subject: str,
     base: Measurement | None = None,
     paired: Mapping[str, Paired] | None = None,
 ) -> Measurement:
-    if not form.occasions:
-        raise RecordError("is damaged (it has no occasions)")
     last = form.occasions[-1]
     repeats = sum(each.repeats for each in form.occasions)
     metrics = {}
@@ -236,7 +160,7 @@ def _measurement(
         for name, series in call.metrics.items():
             if len(series.values) != repeats or not series.values or not _finite(series.values):
                 raise RecordError(f"is damaged (values of {visible(metric_name(call.name, name)[:_SAID])})")
-            metrics[metric_name(call.name, name)] = Measured(
+            metrics[metric_name(call.name, name)] = Series(
                 series.kind, series.unit, series.better, tuple(series.values)
             )
     return Measurement(
@@ -370,7 +294,7 @@ def _value(
     return (*mean(measured), False)
 
 
-def mean(measured: Measured) -> tuple[float, tuple[float, float] | None]:
+def mean(measured: Series) -> tuple[float, tuple[float, float] | None]:
     """The mean over processes and its 95 % interval, by Student's distribution; `None` for a single process.
 
     The geometric mean for times; the arithmetic one for counts, and where a value is not positive. Processes of one
@@ -415,7 +339,7 @@ def _error(point: Point) -> float:
     return (high - low) / (2 * _NORMAL_95)
 
 
-def _is_exact(metric: str, series: Sequence[Measured]) -> bool:
+def _is_exact(metric: str, series: Sequence[Series]) -> bool:
     """Whether every difference of the metric is a change: it is counted, and the same in all processes."""
     known = of(metric)
     return all(each.kind == "counted" and min(each.values) == max(each.values) for each in series) and (
@@ -479,17 +403,17 @@ def measurements(root: Path, folder: str, skip: Skip) -> Iterator[Measurement]:
 
     Raises
     ------
-    HistoryError
+    InputError
         There is no repository, or the folder is not in it.
     """
     base = (root / folder).resolve()
     top = top_of(root)
     if top is None:
-        raise HistoryError(
+        raise InputError(
             trouble(root) or f"{root} is in no git repository: name run files instead (perfdl history --runs FOLDER)"
         )
     if not base.is_relative_to(top.resolve()):
-        raise HistoryError(f"the baselines folder {base} is not in the git repository {top}: set the folder with --dir")
+        raise InputError(f"the baselines folder {base} is not in the git repository {top}: set the folder with --dir")
     place = base.relative_to(top.resolve()).as_posix()
     if git(top, "rev-parse", "--is-shallow-repository") == "true":
         skip("this is a shallow clone, which lacks older commits: run git fetch --unshallow first")

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from pytest_perfdl.model.errors import LogError, OtherSchemaError, RecordError
-from pytest_perfdl.model.record_json import check_schema, converted
+from pytest_perfdl.model.errors import InputError, OtherSchemaError, RecordError
+from pytest_perfdl.model.record_json import Versioned, check_schema, converted
 
 SCHEMA = 1
 """Version of the entries, the only one that is read. Raised when readers would misread the new form."""
@@ -46,7 +46,7 @@ class Log(Generic[_T]):
 
         Raises
         ------
-        LogError
+        InputError
             The file cannot be read, or is that of another search.
         """
         try:
@@ -54,7 +54,7 @@ class Log(Generic[_T]):
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise LogError(f"{self.path} cannot be read: {error.strerror}") from error
+            raise InputError(f"{self.path} cannot be read: {error.strerror}") from error
         found = []
         for number, line in enumerate(data[: _complete(data)].splitlines(), start=1):
             try:
@@ -64,9 +64,9 @@ class Log(Generic[_T]):
                 else:
                     found.append(self._entry(plain))
             except (msgspec.DecodeError, UnicodeError) as error:
-                raise LogError(f"{self.path}: line {number} is not JSON ({error})") from error
+                raise InputError(f"{self.path}: line {number} is not JSON ({error})") from error
             except RecordError as error:
-                raise LogError(f"{self.path}: line {number} {error}") from error
+                raise InputError(f"{self.path}: line {number} {error}") from error
         return found
 
     def append(self, entry: _T) -> None:
@@ -74,7 +74,7 @@ class Log(Generic[_T]):
 
         Raises
         ------
-        LogError
+        InputError
             The file cannot be written.
         """
         lines = [{"schema": SCHEMA, **msgspec.to_builtins(entry)}]
@@ -90,7 +90,7 @@ class Log(Generic[_T]):
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise LogError(f"{self.path} cannot be written: {error.strerror}") from error
+            raise InputError(f"{self.path} cannot be written: {error.strerror}") from error
 
     def _check(self, plain: Any) -> None:
         there = plain.get("search") if isinstance(plain, dict) else None
@@ -102,16 +102,12 @@ class Log(Generic[_T]):
 
     def _entry(self, plain: Any) -> _T:
         try:
-            check_schema(converted(plain, _Versioned).schema, SCHEMA)
+            check_schema(converted(plain, Versioned).schema, SCHEMA)
             return converted(plain, self.entry)
         except OtherSchemaError:
             raise
         except RecordError as error:
             raise RecordError(f"was not written by {self.command}: it {error}") from None
-
-
-class _Versioned(msgspec.Struct):
-    schema: int
 
 
 def _complete(data: bytes) -> int:

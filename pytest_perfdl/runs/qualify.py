@@ -6,20 +6,19 @@ of that, `log` the file that it is kept in, and `summarize` says what all of the
 
 from __future__ import annotations
 
-import json
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from pytest_perfdl.model.errors import OutcomeError, RunFailed
-from pytest_perfdl.model.limits import is_budget
+from pytest_perfdl.model.errors import RunFailed, RunFileError
 from pytest_perfdl.model.metrics import general, unit
 from pytest_perfdl.report.compared import COMPARED
-from pytest_perfdl.results.verdict import VERDICTS, Evidence, Verdict
+from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.run_file import read_run
+from pytest_perfdl.results.verdict import Evidence, MetricVerdict, Verdict
 from pytest_perfdl.runs import child_pytest
 from pytest_perfdl.runs.log import Log
 from pytest_perfdl.stats.quantiles import Rate, quantile
@@ -97,89 +96,47 @@ def log(path: Path) -> Log[Outcome]:
     return Log(path, Outcome, "perfdl qualify")
 
 
-def outcome_of(run: Any, *, inject: float, seconds: float, arguments: Iterable[str]) -> Outcome:
-    """From the run file of `pytest --perf` (`results.run_file`).
-
-    Raises
-    ------
-    OutcomeError
-    """
-    try:
-        return Outcome(
-            inject=inject,
-            date=str(run["date"]),
-            seconds=seconds,
-            commit=run["commit"],
-            key=str(run["key"]["slug"]),
-            arguments=tuple(arguments),
-            cases=tuple(_case(test) for test in run["tests"]),
-            settings=_texts({name: each for name, each in run["settings"].items() if name != "--perf-inject"}),
-            conditions=_texts(run["context"]) | _baselines(run["tests"]),
-        )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise OutcomeError(f"not a run.json file of pytest --perf ({_what(error)})") from error
+def outcome_of(run: Run, *, inject: float, seconds: float, arguments: Iterable[str]) -> Outcome:
+    """What is kept of a run."""
+    recorded = {
+        f"baseline of {result.id}": result.base.occasions[-1].date for result in run.results if result.base is not None
+    }
+    return Outcome(
+        inject=inject,
+        date=run.date,
+        seconds=seconds,
+        commit=run.commit,
+        key=run.key.slug,
+        arguments=tuple(arguments),
+        cases=tuple(map(_case, run.results)),
+        settings={name: text for name, text in run.settings.items() if name != "--perf-inject"},
+        conditions={name: str(value) for name, value in run.context.items()} | recorded,
+    )
 
 
-def reasons_of(run: Any, verdicts: frozenset[Verdict]) -> list[tuple[str, Verdict, str]]:
-    """Test, verdict and reason, of the tests of a run file that have one of these verdicts."""
-    return [(test["id"], test["verdict"], test["reason"]) for test in run["tests"] if test["verdict"] in verdicts]
-
-
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in values.items()}
-
-
-def _baselines(tests: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """When the baseline of each test was last recorded."""
-    of = {test["id"]: test["base_record"] for test in tests if test["base_record"] is not None}
-    return {f"baseline of {test}": str(base["occasions"][-1]["date"]) for test, base in of.items()}
-
-
-def _case(test: Mapping[str, Any]) -> Case:
-    verdict: Verdict = _one_of(test["verdict"], VERDICTS)
+def _case(result: Result) -> Case:
     return Case(
-        id=str(test["id"]),
-        verdict=verdict,
-        basis=_basis(verdict, test["metrics"].values()),
-        compared=test["record"] is not None,
+        id=result.id,
+        verdict=result.verdict,
+        basis=_basis(result),
+        compared=result.new is not None,
         metrics={
-            name: _metric(metric)
-            for name, metric in test["metrics"].items()
-            if metric["verdict"] in COMPARED and unit(name) == "ns" and _is_relative(metric["limit"])
+            metric.name: Metric(metric.verdict, metric.effect)
+            for metric in result.metrics
+            if metric.verdict in COMPARED and unit(metric.name) == "ns" and _is_held_to_limit(metric)
         },
     )
 
 
-def _basis(verdict: Verdict, metrics: Iterable[Mapping[str, Any]]) -> Basis:
+def _basis(result: Result) -> Basis:
     """What the metrics that carry the verdict rest on; of several, what is surest of time."""
-    telling = [metric for metric in metrics if metric["verdict"] == verdict and metric["kind"] == "timed"]
-    found: set[Basis] = {metric["evidence"] for metric in telling if _is_relative(metric["limit"])}
+    telling = [metric for metric in result.metrics if metric.verdict == result.verdict and metric.kind == "timed"]
+    found = {metric.evidence for metric in telling if _is_held_to_limit(metric)}
     return next((basis for basis in get_args(Evidence)[::-1] if basis in found), "other")
 
 
-def _is_relative(limit: str | None) -> bool:
-    return limit is not None and not is_budget(limit)
-
-
-def _metric(data: Mapping[str, Any]) -> Metric:
-    effect = data["effect"]
-    return Metric(_one_of(data["verdict"], VERDICTS), None if effect is None else _number(effect))
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is not a finite number")
-    return value
-
-
-def _one_of(value: Any, allowed: tuple[str, ...]) -> Any:
-    if value not in allowed:
-        raise ValueError(f"{value!r} is not one of {', '.join(allowed)}")
-    return value
-
-
-def _what(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else str(error)
+def _is_held_to_limit(metric: MetricVerdict) -> bool:
+    return metric.limit is not None and not metric.is_held_to_budget
 
 
 # Which run comes next, and how long all that are left will take.
@@ -419,11 +376,11 @@ def run_suite(arguments: Sequence[str], share: float, *, first: bool, folder: st
     ) as ended:
         if ended.run_file is None:
             raise RunFailed(f"pytest ended with exit code {ended.code}: {ended.reason}")
-        run = json.loads(ended.run_file.read_bytes())
-    try:
-        outcome = outcome_of(run, inject=share, seconds=ended.seconds, arguments=arguments)
-    except OutcomeError as error:
-        raise RunFailed(f"the run.json file of pytest cannot be used: {error}") from error
+        try:
+            run = read_run(ended.run_file, child_pytest.report(ended.folder))
+        except RunFileError as error:
+            raise RunFailed(f"the run.json file of pytest cannot be used: {error}") from error
+    outcome = outcome_of(run, inject=share, seconds=ended.seconds, arguments=arguments)
     _check(run, outcome, first=first)
     return outcome
 
@@ -441,15 +398,17 @@ def command(
     )
 
 
-def _check(run: Any, outcome: Outcome, *, first: bool) -> None:
-    for test, verdict, reason in reasons_of(run, _UNBASED):
-        raise RunFailed(
-            f"{test} has no baseline to compare with ({verdict}: {reason}): record baselines on this machine with "
-            "`pytest --perf-update`, then run perfdl qualify"
-        )
+def _check(run: Run, outcome: Outcome, *, first: bool) -> None:
+    for result in run.results:
+        if result.verdict in _UNBASED:
+            raise RunFailed(
+                f"{result.id} has no baseline to compare with ({result.verdict}: {result.judgement.reason}): record "
+                "baselines on this machine with `pytest --perf-update`, then run perfdl qualify"
+            )
     if not first:
         return
-    for test, _, reason in reasons_of(run, frozenset({"invalid"})):
-        raise RunFailed(f"the measurement of {test} is invalid: {reason}")
+    for result in run.results:
+        if result.verdict == "invalid":
+            raise RunFailed(f"the measurement of {result.id} is invalid: {result.judgement.reason}")
     if not any(case.judged for case in outcome.cases):
         raise RunFailed("no test was compared with a baseline: record baselines with `pytest --perf-update`")

@@ -22,8 +22,8 @@ from pytest_perfdl.judge.log_ratios import mean
 from pytest_perfdl.judge.stopping_rule import OWN_EVIDENCE, Gate, Held
 from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.json import filled, plain
-from pytest_perfdl.model.limits import BUILT_IN, parse_limit
-from pytest_perfdl.model.record import DOUBTED_SIDES, INJECTED, Code, Record, Refreshed, Series
+from pytest_perfdl.model.limits import BUILT_IN, Limit
+from pytest_perfdl.model.record import INJECTED, Code, Record, Refreshed, Series
 from pytest_perfdl.model.units import format_percent, format_quantity, plural, some
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import SAME_CODE, MetricVerdict, Verdict, importance
@@ -157,7 +157,7 @@ def obstacle(result: Result) -> str:
     records = [record for record in (result.new, result.base) if record is not None]
     if any(finding.code == INJECTED for record in records for finding in record.integrity):
         return "the steps were slowed down on purpose (--perf-inject)"
-    notes = [finding for finding in result.judgement.integrity if finding.code in ("pair", "unpaired", DOUBTED_SIDES)]
+    notes = [finding for finding in result.judgement.integrity if finding.meaning.unconfirmed]
     if notes:
         return notes[0].message
     judged = [each for each in result.metrics if each.of_step and each.kind == "timed" and each.limit is not None]
@@ -170,14 +170,9 @@ def obstacle(result: Result) -> str:
 
 def held(metric: MetricVerdict) -> Held | None:
     """A time with its limit, as the stopping rule holds it; `None` if it has none that is relative."""
-    if metric.limit is None or metric.is_held_to_budget:
+    if not isinstance(metric.limit, Limit) or not metric.limit.relative:
         return None
-    try:
-        limit = parse_limit(metric.name, metric.limit)
-        limit.check(metric.unit, metric.better)
-    except ValueError:
-        return None
-    return Held(metric.name, limit, metric.unit, metric.better) if limit.relative else None
+    return Held(metric.name, metric.limit, metric.unit, metric.better)
 
 
 @dataclass(frozen=True)

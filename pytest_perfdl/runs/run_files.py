@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_perfdl.model import untrusted_files
-from pytest_perfdl.model.errors import HistoryError, RecordError
+from pytest_perfdl.model.errors import InputError, RecordError
 from pytest_perfdl.model.record_json import RUN_FILE_LIMIT as LIMIT
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.runs.history import Measurement, of_run
@@ -36,7 +36,7 @@ def measurements(places: Sequence[str], skip: Skip) -> Iterator[Measurement]:
 
     Raises
     ------
-    HistoryError
+    InputError
         A place does not exist or cannot be opened.
     """
     found: list[Measurement] = []
@@ -57,7 +57,7 @@ def _identity(each: Measurement) -> object:
 
 def _of_path(path: Path, skip: Skip) -> Iterator[tuple[str, bytes]]:
     if not path.exists():
-        raise HistoryError(f"there is no run file or folder {visible(str(path))} (TEST comes before --runs)")
+        raise InputError(f"there is no run file or folder {visible(str(path))} (TEST comes before --runs)")
     files = sorted(file for file in path.rglob("*.json") if file.is_file()) if path.is_dir() else [path]
     for file in _first(files, visible(str(path)), skip):
         name = visible(str(file))
@@ -71,7 +71,7 @@ def _of_url(url: str, skip: Skip) -> Iterator[tuple[str, bytes]]:
     try:
         files = remote.find(url, ".json")
     except OSError as error:
-        raise HistoryError(visible(str(error))) from None
+        raise InputError(visible(str(error))) from None
     for file in _first(files, visible(remote.plain(url)), skip):
         try:
             data = file.read(LIMIT + 1)

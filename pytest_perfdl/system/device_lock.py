@@ -229,3 +229,9 @@ def _holder(path: Path) -> int | None:
         if len(words) > 5 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
             return int(words[4]) if words[4].isdecimal() and words[4] != "0" else None
     return None
+
+
+def waiting_for(holder: int | None) -> str:
+    """That another run measures: its process, if known."""
+    who = "" if holder is None else f" (PID {holder})"
+    return f"waiting for another run of pytest-perfdl on this machine{who}"

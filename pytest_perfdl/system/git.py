@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import itertools
 import os
@@ -134,27 +133,6 @@ def said(done: Finished | None) -> str:
     return ": ".join(line.removeprefix("fatal: ").removeprefix("error: ") for line in (*wrong[:1], *last))
 
 
-@functools.cache
-def tree_of_commit(root: Path, commit: str, without: tuple[str, ...]) -> str | None:
-    """Hash of a commit's tree without some folders and what Python makes, as baselines had it; `None` where unknown.
-
-    Parameters
-    ----------
-    root, without
-        Folder in the repository, and folders that are left out, relative to it.
-    commit
-        Full hash.
-    """
-    if not _HASH.fullmatch(commit):
-        # From a file it may be anything, an option that makes git write somewhere among it.
-        return None
-    top = top_of(root)
-    with _own_index(root) as environment:
-        if top is None or environment is None or git(top, "read-tree", commit, environment=environment) is None:
-            return None
-        return _tree(root, top, without, environment)
-
-
 def commit_of(root: Path, revision: str) -> str | None:
     """The commit (full hash) that a revision names; `None` when git knows none of that name.
 
@@ -195,48 +173,18 @@ def web_address(root: Path) -> str:
     return f"https://{match['host']}/{match['path']}" if match else ""
 
 
-@contextlib.contextmanager
-def _own_index(root: Path) -> Iterator[dict[str, str] | None]:
-    """Environment in which git keeps index and new objects elsewhere."""
-    git_folder = git(root, "rev-parse", "--absolute-git-dir")
-    if git_folder is None:
-        yield None
-        return
-    with folders.for_a_while("git") as scratch:
-        index = scratch / "index"
-        objects = scratch / "objects"
-        objects.mkdir()
-        common = git(root, "rev-parse", "--git-path", "objects") or ""
-        yield {
-            "GIT_INDEX_FILE": str(index),
-            "GIT_OBJECT_DIRECTORY": str(objects),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str((root / common).resolve()),
-        }
-
-
-def _tree(root: Path, top: Path, without: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
-    """Write the index's tree without some folders, and without what Python makes."""
-    left_out = [
-        *(f":(top,literal){place}" for place in inside(root, top, without)),
-        *(f":(top,glob)**/{pattern}" for pattern in MADE_BY_PYTHON),
-    ]
-    patterns = {**environment, "GIT_LITERAL_PATHSPECS": "0"}
-    git(top, "rm", "-r", "--cached", "--quiet", "--force", "--ignore-unmatch", "--", *left_out, environment=patterns)
-    return git(top, "write-tree", environment=environment)
-
-
 def inside(root: Path, top: Path, folders: Iterable[str]) -> list[str]:
     """Those of some folders that lie in the repository, relative to its top."""
     places = [(root / folder).resolve() for folder in folders]
     return [place.relative_to(top).as_posix() for place in places if place.is_relative_to(top) and place != top]
 
 
-def git(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> str | None:
+def git(folder: Path, *arguments: str) -> str | None:
     """Output of a git command, `None` when git is missing, fails or takes too long: for questions with a no.
 
     What is not UTF-8 is in surrogates, as in the names of files (`os.fsdecode`).
     """
-    done = run_git(folder, *arguments, environment=environment)
+    done = run_git(folder, *arguments)
     return os.fsdecode(done.output).rstrip("\n") if done is not None and done.code == 0 else None
 
 

@@ -1,4 +1,4 @@
-"""What a trace, or the key of a record, tells of its machine (`machine.constants.Machine`)."""
+"""What a trace, or the key of a record, tells of its machine (`machine.rates.Machine`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 from pytest_perfdl.analysis.account.transfers import copy_figures
 from pytest_perfdl.analysis.efficiency.roofline import roofline
-from pytest_perfdl.machine.constants import Machine
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Machine, Peaks
 from pytest_perfdl.trace.model import Trace, once
 
 ACHIEVED = 0.8

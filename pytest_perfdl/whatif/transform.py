@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.events.operators import operator_at
 from pytest_perfdl.analysis.overview.memory_timeline import memory_timeline
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.model.units import parse_quantity
 from pytest_perfdl.trace.model import I64, Rows, Trace, once

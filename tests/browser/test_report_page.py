@@ -8,7 +8,7 @@ import pytest
 from browser.accessibility import serious
 from unit.report import runs
 
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.report import html
 from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.results.verdict import OperatorSides, WorkSide

@@ -12,6 +12,7 @@ from pathlib import Path
 from commands.shown import ROOT
 from plugin.project import environment as environment_of
 
+from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.runs.qualify import log, outcome_of
 
 NOT_RUN = {
@@ -284,7 +285,7 @@ def _as_rank(source, target, rank):
 
 def campaigns(folder):
     """Campaigns of `perfdl qualify` that have ended: the document's commands go on with them, and nothing is left."""
-    run = json.loads((folder / "perf-report" / "run.json").read_bytes())
+    run = read_run(folder / "perf-report" / "run.json")
     for name, words in {
         "perf-qualify.jsonl": ["tests/perf"],
         "gpt.jsonl": ["tests/perf", "-k", "gpt and not slow"],

@@ -111,7 +111,7 @@ def test_a_test_that_the_other_revision_does_not_have_is_new_and_that_is_said(pr
     assert done.line("nothing was compared, because HEAD does not have this test"), "quiet, but not about this"
 
 
-def test_without_limits_on_times_only_counts_are_judged(project):
+def test_without_peaks_on_times_only_counts_are_judged(project):
     off = ("--perf-limit=step_time:off", "--perf-limit=block_time:off")
     done, (test,) = run(project, "--perf-against=HEAD", *off)
     assert test["verdict"] == "unchanged", done.output

@@ -26,7 +26,7 @@ def test_step(perf):
 TRAINING = """
 import torch
 
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 
 MACHINE = Machine(memory_bytes_per_s=10e9)
 

@@ -23,12 +23,12 @@ ROUNDS = """
     run_test = session.run_test
 
 
-    def with_rounds(context, curves, measurement):
+    def with_rounds(curves, measurement):
         \"\"\"Afterwards the tree is measured against itself, in two rounds.\"\"\"
-        result = run_test(context, curves, measurement)
+        result = run_test(curves, measurement)
         shown = measurement.remote.shown
         sides = RoundSide("base"), RoundSide("head")
-        rounds = Rounds(context, measurement.test, *sides, seed=1, shown=(shown, shown))
+        rounds = Rounds(measurement.context, measurement.test, *sides, seed=1, shown=(shown, shown))
         with measurement.as_failures():
             made = [rounds.measure(number, profiled=True) for number in (1, 2)]
         Path("rounds.json").write_text(json.dumps({

@@ -105,7 +105,7 @@ def test_the_table_above_is_complete():
     ],
 )
 def test_a_value_that_only_the_ini_file_has(inner, key, text, read, value, default):
-    assert key in {each.name for each in INI_ONLY}
+    assert key in {each.ini for each in INI_ONLY}
     assert read(settings(inner)) == default
     assert read(settings(inner, ini=f"{key} = {text}")) == value
     assert read(settings(inner, f"-o{key}={text}")) == value
@@ -173,7 +173,7 @@ SUITE = """
 def adopted(inner, *args, ini=""):
     found = settings(inner, *args, ini=ini)
     items, _ = inner.inline_genitems("-p", "no:randomly")
-    return {item.name: test for item, test in zip(items, adopt(items, found).tests.values(), strict=True)}
+    return {item.name: test for item, test in zip(items, adopt(items, found)[0].values(), strict=True)}
 
 
 def text(demand):
@@ -253,7 +253,7 @@ def test_perf_tests_come_first_and_each_kind_keeps_its_order(inner):
     )
     found = settings(inner)
     items, _ = inner.inline_genitems()
-    tests = adopt(items, found).tests
+    tests = adopt(items, found)[0]
 
     assert [item.name for item in items] == ["test_b", "test_d", "test_a", "test_c"]
     assert [test.item.name for test in tests.values()] == ["test_b", "test_d"]
@@ -264,7 +264,7 @@ def hashes(inner, **sources):
     for name, source in sources.items():
         inner.makepyfile(**{f"test_{name}": f"import pytest\nMARK = pytest.mark.perf\n{source}"})
         items, _ = inner.inline_genitems(f"test_{name}.py")
-        found[name] = [test.hash for test in adopt(items, settings(inner)).tests.values()]
+        found[name] = [test.hash for test in adopt(items, settings(inner))[0].values()]
     return found
 
 

@@ -91,11 +91,11 @@ def test_only_the_head_is_slowed_down(inner, monkeypatch, args, checkout, side, 
     inner.makepyfile(SUITE)
     config = inner.parseconfigure("--perf", *args)
     (item,) = inner.getitems(SUITE)
-    (test,) = adopt([item], config.stash[SETTINGS]).tests.values()
+    (test,) = adopt([item], config.stash[SETTINGS])[0].values()
     settings = config.stash[SETTINGS]
     revisions = Revisions(config, settings, None, (test,))
     made = Processes(config, settings, revisions, folder=types.SimpleNamespace(path=inner.path))
-    plain = adopt([item], settings_of(inner, "--perf")).tests[item.nodeid]
+    plain = adopt([item], settings_of(inner, "--perf"))[0][item.nodeid]
     made.start(test, None, checkout=Checkout(inner.path, inner.path / "other") if checkout else None, side=side)
     (job,) = jobs
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from plugin.project import SHORT
 
-from pytest_perfdl.run.assemble import CONTENDED_CODES
+from pytest_perfdl.model.record import Finding
 
 SUITE = """
     import os
@@ -45,7 +45,7 @@ def test_a_regression_says_what_would_help(project):
     (test,) = json.loads((project.root / "run.json").read_text())["tests"]
     assert test["verdict"] == "regressed"
     assert "input" in {cause["name"] for cause in test["blame"]}
-    if CONTENDED_CODES.intersection(finding["code"] for finding in test["integrity"]):
+    if any(Finding(**finding).meaning.contends for finding in test["integrity"]):
         assert test["suggestions"] == [], "the trace may be of the others"
         assert "advice: " not in finished.output
         return

@@ -5,7 +5,7 @@ import json
 import pytest
 from plugin.project import NOT_JUDGED
 
-from pytest_perfdl.report.words import DISTURBANCES
+from pytest_perfdl.model.record import Finding
 
 pytestmark = pytest.mark.torch
 
@@ -194,7 +194,7 @@ def test_what_a_verdict_can_do_without_is_left_out_with_a_note(project):
     assert test["verdict"] == "missing"
     assert {"step_p50", "block_time", "ops"} <= test["metrics"].keys()
     assert not {"flops", "peak_memory", "static_memory"} & test["metrics"].keys()
-    findings = [finding for finding in test["integrity"] if finding["code"] not in DISTURBANCES]
+    findings = [finding for finding in test["integrity"] if not Finding(**finding).meaning.disturbs]
     assert {finding["code"]: finding["level"] for finding in findings} == dict.fromkeys(
         ["no-flops", "no-memory", "no-static-memory", "no-exemplar", "no-modules", "no-reference", "absent"], "note"
     )

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli import main
-from pytest_perfdl.machine.constants import LIMIT, Machine
+from pytest_perfdl.machine.rates import LIMIT, Machine
 from pytest_perfdl.model.errors import BaselineError, PerfdlError, RunFileError
 from pytest_perfdl.model.record_json import to_json as record_to_json
 from pytest_perfdl.model.untrusted_files import read_bytes

@@ -17,7 +17,7 @@ from pytest_perfdl.analysis.events.communication import covered
 from pytest_perfdl.analysis.events.launches import call_tree, launches, launching_operator
 from pytest_perfdl.analysis.events.operators import operator_self_ns
 from pytest_perfdl.analysis.events.steps import device_steps, steps_of
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import Bound, OperatorWork
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace, device_properties, once
 

@@ -39,7 +39,7 @@ from pytest_perfdl.analysis.overview.tables import (
 )
 from pytest_perfdl.analysis.ranks.activity import rank_of
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import Utilization, utilization
 from pytest_perfdl.trace.model import Trace, device_properties
 

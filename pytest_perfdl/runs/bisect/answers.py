@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from pytest_perfdl.model.json import filled, plain
 from pytest_perfdl.runs.bisect.history import Commit, History
-from pytest_perfdl.runs.bisect.measurements import Measurement
+from pytest_perfdl.runs.bisect.measurements import Measurement, Request
 from pytest_perfdl.runs.bisect.mixtures import Environments
 from pytest_perfdl.stats.evidence import Estimate
 
@@ -163,35 +164,25 @@ class CommitAnswerForm(msgspec.Struct):
     @classmethod
     def of(cls, answer: CommitAnswer, commands: Sequence[str]) -> CommitAnswerForm:
         """An answer with its commands as a user gives them."""
-        culprit, parent, compared = answer.culprit, answer.parent, answer.comparison
-        return cls(
-            status=answer.status,
-            reason=answer.reason,
-            culprit=None if culprit is None else culprit.sha,
-            parent=None if parent is None else parent.sha,
-            date=None if culprit is None else culprit.date,
-            subject=None if culprit is None else culprit.subject,
+        culprit, parent = answer.culprit, answer.parent
+        return filled(
+            cls,
+            answer,
+            answer.comparison or _NONE,
+            culprit=culprit and culprit.sha,
+            parent=parent and parent.sha,
+            date=culprit and culprit.date,
+            subject=culprit and culprit.subject,
             candidates=[commit.sha for commit in answer.candidates],
-            metric=answer.metric,
-            effect=_ratio(answer.effect),
-            interval=_interval(answer.effect),
-            values=answer.values,
-            whole_effect=_ratio(answer.whole),
-            whole_interval=_interval(answer.whole),
-            probability=answer.probability,
             measured_commits=len(answer.measured),
             measured=[commit.sha for commit in answer.measured],
             skipped=[_SkippedForm(commit.sha, why) for commit, why in answer.skipped],
             time=answer.time and _TimeForm(answer.time[0], answer.time[1].ratio, answer.time[1].interval),
-            causes=compared.causes if compared else (),
-            blame=compared.blame if compared else (),
-            source_diffs=compared.source_diffs if compared else (),
-            notes=answer.notes,
             good=answer.history.good.sha,
             bad=answer.history.bad.sha,
             commits=answer.history.last,
-            seconds=round(answer.seconds, 3),
             commands=commands,
+            **_effects(answer),
         )
 
 
@@ -237,42 +228,37 @@ class EnvironmentAnswerForm(msgspec.Struct):
         """An answer as JSON."""
         old, new = answer.environments.old, answer.environments.new
         differing = {name: _DistributionForm(name, *versions) for name, versions in answer.differing.items()}
-        return cls(
-            status=answer.status,
-            reason=answer.reason,
+        return filled(
+            cls,
+            answer,
+            answer.comparison or _NONE,
             culprits=[differing[name] for name in answer.culprits],
-            metric=answer.metric,
-            effect=_ratio(answer.effect),
-            interval=_interval(answer.effect),
-            whole_effect=_ratio(answer.whole),
-            whole_interval=_interval(answer.whole),
             built_environments=answer.built,
             differing=[*differing.values()],
             skipped=[_MixtureForm(names.split(","), why) for names, why in answer.skipped],
-            blame=answer.comparison.blame if answer.comparison else (),
-            notes=answer.notes,
             old=_InterpreterForm(old.executable, old.python),
             new=_InterpreterForm(new.executable, new.python),
-            seconds=round(answer.seconds, 3),
+            **_effects(answer),
         )
+
+
+_NONE = Measurement(Request(""))
+"""In place of a comparison that was not made."""
+
+
+def _effects(answer: Answer) -> dict[str, Any]:
+    effect, whole = answer.effect, answer.whole
+    return {
+        "effect": effect and effect.ratio,
+        "interval": effect and effect.interval,
+        "whole_effect": whole and whole.ratio,
+        "whole_interval": whole and whole.interval,
+        "seconds": round(answer.seconds, 3),
+    }
 
 
 def to_json(answer: CommitAnswer | EnvironmentAnswer, commands: Sequence[str] = ()) -> Any:
     """Plain data of an answer, of commits with the commands that a user gives."""
-    form = (
-        CommitAnswerForm.of(answer, commands) if isinstance(answer, CommitAnswer) else EnvironmentAnswerForm.of(answer)
-    )
-    return msgspec.to_builtins(form)
-
-
-def _ratio(effect: Effect | None) -> float | None:
-    return None if effect is None else _finite(effect.ratio)
-
-
-def _interval(effect: Effect | None) -> list[float | None] | None:
-    return None if effect is None else [_finite(end) for end in effect.interval]
-
-
-def _finite(number: float) -> float | None:
-    """The number for JSON, which has no infinity."""
-    return number if math.isfinite(number) else None
+    if isinstance(answer, EnvironmentAnswer):
+        return plain(EnvironmentAnswerForm.of(answer))
+    return plain(CommitAnswerForm.of(answer, commands))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_perfdl.model.metrics import METRICS, general
 from pytest_perfdl.model.units import format_quantity, plural
-from pytest_perfdl.runs.bisect.answers import CommitAnswer, Effect, Status
+from pytest_perfdl.runs.bisect.answers import Answer, CommitAnswer, Effect, Status
 from pytest_perfdl.runs.bisect.history import Commit, History
 from pytest_perfdl.runs.bisect.measurements import Measurement, Request
 from pytest_perfdl.runs.bisect.posterior import EXACT, Blamed, Posterior, odds_of_rounds, uniform
@@ -18,7 +18,6 @@ from pytest_perfdl.runs.bisect.search import (
     Ends,
     Measure,
     Measurements,
-    Nothing,
     Options,
     Progress,
     effect_in_words,
@@ -271,7 +270,6 @@ class CommitSearch:
     def _answer(self, posterior: Posterior, metric: str, whole: Effect) -> CommitAnswer:
         """The commit or the range that the posterior names, without the comparison of the commit with its parent."""
         best = posterior.best
-        notes = (*self.history.notes, *self._reverts)
         if posterior.is_sure:
             candidates, probability = [self.history.commits[k] for k in best.commits], best.probability
         else:
@@ -287,27 +285,18 @@ class CommitSearch:
             reason = f"it is one of these {len(candidates)} commits: the time budget has ended (--budget)"
         else:
             reason = f"it is one of these {len(candidates)} commits: more rounds do not separate them"
-        return CommitAnswer(
-            status=status,
-            history=self.history,
-            metric=metric,
-            reason=reason,
-            whole=whole,
-            candidates=tuple(candidates),
-            probability=probability,
-            measured=self._measured_commits,
-            skipped=self._skips,
-            notes=notes,
-        )
+        notes = (*self.history.notes, *self._reverts)
+        answer = self._nothing(Answer(status=status, metric=metric, reason=reason, whole=whole))
+        return replace(answer, effect=None, candidates=tuple(candidates), probability=probability, notes=notes)
 
-    def _nothing(self, found: Nothing) -> CommitAnswer:
+    def _nothing(self, found: Answer) -> CommitAnswer:
         return CommitAnswer(
             status=found.status,
             history=self.history,
             metric=found.metric,
             reason=found.reason,
-            whole=found.effect,
-            effect=found.effect,
+            whole=found.whole,
+            effect=found.whole,
             measured=self._measured_commits,
             skipped=self._skips,
             notes=self.history.notes,

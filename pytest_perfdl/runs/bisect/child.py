@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from pytest_perfdl.model.errors import CheckoutError, OutcomeError, RunFailed
+from pytest_perfdl.model.errors import CheckoutError, RunFailed, RunFileError
 from pytest_perfdl.report.story import cause_line, story
 from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.runs import child_pytest
@@ -78,15 +77,17 @@ def measured(
         if ended.run_file is None:
             return Measurement(request, ended.raised or ended.reason)
         try:
-            found = measurement_of(json.loads(ended.run_file.read_bytes()), request)
-        except (OutcomeError, ValueError) as error:
-            return Measurement(request, ended.raised or f"the run file that pytest wrote {error}")
+            run = read_run(ended.run_file, child_pytest.report(ended.folder))
+        except RunFileError as error:
+            return Measurement(request, ended.raised or str(error))
+        found = measurement_of(run, request)
         if found.skipped:
             return replace(found, skipped=": ".join(filter(None, (found.skipped, ended.raised))))
         if request.against is not None:
             with contextlib.suppress(FileNotFoundError):
                 shutil.copytree(child_pytest.report(ended.folder), report_folder(reports, request), dirs_exist_ok=True)
-            found = replace(found, causes=_causes_in_words(ended.run_file))
+            # As pytest's own report has them.
+            found = replace(found, causes=tuple(cause_line(group) for group in story(run.results[0], run).causes))
         return found
 
 
@@ -94,12 +95,6 @@ def report_folder(reports: Path, request: Request) -> Path:
     """The folder of the report of a comparison, if that was made."""
     # A request may name a hundred distributions, and a file's name has 255 bytes.
     return reports / hashlib.sha256(repr(request).encode()).hexdigest()[:16]
-
-
-def _causes_in_words(run_file: Path) -> tuple[str, ...]:
-    """The causes of a change, as pytest's own report has them."""
-    run = read_run(run_file, child_pytest.report(run_file.parent))
-    return tuple(cause_line(group) for group in story(run.results[0], run).causes)
 
 
 # Measures one commit in a pytest of its own, in a checkout of that commit.

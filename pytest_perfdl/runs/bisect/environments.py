@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from pytest_perfdl.analysis.events.origins import FRAME
-from pytest_perfdl.runs.bisect.answers import Effect, EnvironmentAnswer, Status
+from pytest_perfdl.runs.bisect.answers import Answer, Effect, EnvironmentAnswer, Status
 from pytest_perfdl.runs.bisect.measurements import Measurement, Request
 from pytest_perfdl.runs.bisect.mixtures import NEW, OLD, Environments, owners
 from pytest_perfdl.runs.bisect.posterior import Chosen, Trial, culprit_set, odds_of_rounds
@@ -17,7 +17,6 @@ from pytest_perfdl.runs.bisect.search import (
     Ends,
     Measure,
     Measurements,
-    Nothing,
     Options,
     Progress,
     effect_in_words,
@@ -209,8 +208,8 @@ class EnvironmentSearch:
             reason = f"{', '.join(names)} made the test slower{of}"
         return replace(self._answer(status, metric, reason), culprits=names)
 
-    def _nothing(self, found: Nothing) -> EnvironmentAnswer:
-        return replace(self._answer(found.status, found.metric, found.reason), whole=found.effect, effect=found.effect)
+    def _nothing(self, found: Answer) -> EnvironmentAnswer:
+        return replace(self._answer(found.status, found.metric, found.reason), whole=found.whole, effect=found.whole)
 
     def _answer(self, status: Status, metric: str, reason: str) -> EnvironmentAnswer:
         return EnvironmentAnswer(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_perfdl.baseline.code import MODULE, MOST_BYTES
-from pytest_perfdl.model.errors import HistoryError
+from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.system.git import (
     LOG_SECONDS,
     SUBMODULE,
@@ -90,12 +90,12 @@ def read_history(folder: Path, good: str, bad: str | None = None) -> History:
 
     Raises
     ------
-    HistoryError
+    InputError
         No repository, an unknown revision, a history that is cut off, or a bad end that does not follow the good one.
     """
     top = top_of(folder)
     if top is None:
-        raise HistoryError(trouble(folder) or f"{folder} is in no git repository: run perfdl bisect in the project")
+        raise InputError(trouble(folder) or f"{folder} is in no git repository: run perfdl bisect in the project")
     first, last = _commit(top, good), _commit(top, bad or "HEAD")
     changed = _is_changed(top)
     commits = _line(top, first, last)
@@ -109,7 +109,7 @@ def read_history(folder: Path, good: str, bad: str | None = None) -> History:
         named = (
             f"{good} and {bad} are" if bad else f"{good} is HEAD, and the working tree has no changes: both ends are"
         )
-        raise HistoryError(f"{named} the same commit {first[:_SHORT]}: name an earlier commit as GOOD")
+        raise InputError(f"{named} the same commit {first[:_SHORT]}: name an earlier commit as GOOD")
     return History(top, tuple(commits), notes)
 
 
@@ -186,11 +186,11 @@ def _uncommitted(top: Path) -> list[Path]:
 
 def _commit(top: Path, revision: str) -> str:
     if revision.startswith("-"):
-        raise HistoryError(f"{revision!r} begins with a dash, so it is no git revision: name a commit, branch or tag")
+        raise InputError(f"{revision!r} begins with a dash, so it is no git revision: name a commit, branch or tag")
     found = commit_of(top, revision)
     if found is None:
         why = trouble(top) or _cut_off(top)
-        raise HistoryError(f"no git revision {revision!r}{f' ({why})' if why else ''}")
+        raise InputError(f"no git revision {revision!r}{f' ({why})' if why else ''}")
     return found
 
 
@@ -198,10 +198,10 @@ def _line(top: Path, first: str, last: str) -> list[Commit]:
     """Both ends and what lies between them on the first-parent line."""
     if first != last and not says(top, "merge-base", "--is-ancestor", first, last):
         if why := _cut_off(top):
-            raise HistoryError(f"the history between {first[:_SHORT]} and {last[:_SHORT]} is not complete: {why}")
+            raise InputError(f"the history between {first[:_SHORT]} and {last[:_SHORT]} is not complete: {why}")
         if says(top, "merge-base", "--is-ancestor", last, first):
-            raise HistoryError(f"{first[:_SHORT]} follows {last[:_SHORT]}: name the older commit first (GOOD BAD TEST)")
-        raise HistoryError(
+            raise InputError(f"{first[:_SHORT]} follows {last[:_SHORT]}: name the older commit first (GOOD BAD TEST)")
+        raise InputError(
             f"{first[:_SHORT]} is not an ancestor of {last[:_SHORT]}: use their common ancestor "
             f"(git merge-base {first[:_SHORT]} {last[:_SHORT]}) as GOOD"
         )
@@ -213,7 +213,7 @@ def _line(top: Path, first: str, last: str) -> list[Commit]:
     found = [_read(record) for record in _RECORD.split(listed) if record.strip("\0\n")]
     parent = git(top, "rev-parse", f"{found[0].sha}^") if found else first
     if parent != first:
-        raise HistoryError(
+        raise InputError(
             f"{first[:_SHORT]} is not on the first-parent line of {last[:_SHORT]} (a merge brought it in): "
             f"use {(parent or '')[:_SHORT]} as GOOD"
         )

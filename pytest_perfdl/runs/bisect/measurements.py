@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
 
-from pytest_perfdl.model.errors import OutcomeError
 from pytest_perfdl.model.metrics import better, is_utilization
+from pytest_perfdl.results.run import Run
+from pytest_perfdl.results.run_file import blame_to_json
+from pytest_perfdl.results.verdict import MetricVerdict, SourceDiff
 
 _Time = Annotated[float, msgspec.Meta(gt=0)]
 Pairs = tuple[tuple[_Time, _Time], ...]
@@ -43,8 +45,8 @@ class Measurement:
     """Other commit's and this one's value of every round, by full name of the timed metric."""
     blame: tuple[Mapping[str, Any], ...] = ()
     """Causes, as the run file has them."""
-    source_diffs: tuple[Mapping[str, Any], ...] = ()
-    """Diffs of the functions with causes, as the run file has them."""
+    source_diffs: tuple[SourceDiff, ...] = ()
+    """Diffs of the functions with causes."""
     causes: tuple[str, ...] = ()
     """The causes in words, one line each."""
     seconds: float = 0.0
@@ -57,48 +59,28 @@ class Measurement:
         return tuple(sign * math.log(new / base) for base, new in self.rounds.get(metric, ()))
 
 
-def measurement_of(run: Any, request: Request) -> Measurement:
-    """From the run file of `pytest --perf` (`results.run_file`) of one test.
-
-    Raises
-    ------
-    OutcomeError
-    """
-    try:
-        tests = run["tests"]
-        if len(tests) != 1:
-            names = ", ".join(str(test["id"]) for test in tests[:3])
-            why = f"it is {len(tests)} perf tests ({names}): name one of them" if tests else "no perf test was measured"
-            return Measurement(request, why)
-        test = tests[0]
-        metrics: Mapping[str, Any] = test["metrics"]
-        if not metrics:
-            return Measurement(request, str(test["reason"]))
-        counted = {name: each for name, each in metrics.items() if each["kind"] == "counted"}
-        return Measurement(
-            request,
-            counts=_numbers(counted, "new"),
-            base_counts=_numbers(counted, "base"),
-            rounds={name: pairs for name, each in metrics.items() if (pairs := _rounds(name, each))},
-            blame=tuple(test["blame"]),
-            source_diffs=tuple(test["source_diffs"]),
-            key=str(run["key"]["slug"]),
-        )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise OutcomeError(f"is not of one perf test ({type(error).__name__}: {error})") from error
+def measurement_of(run: Run, request: Request) -> Measurement:
+    """What is kept of a run of one test."""
+    if len(run.results) != 1:
+        names = ", ".join(result.id for result in run.results[:3])
+        several = f"it is {len(run.results)} perf tests ({names}): name one of them"
+        return Measurement(request, several if run.results else "no perf test was measured")
+    judgement = run.results[0].judgement
+    if not judgement.metrics:
+        return Measurement(request, judgement.reason)
+    counted = [metric for metric in judgement.metrics if metric.kind == "counted"]
+    return Measurement(
+        request,
+        counts={metric.name: metric.new for metric in counted if metric.new is not None},
+        base_counts={metric.name: metric.base for metric in counted if metric.base is not None},
+        rounds={metric.name: metric.pairs for metric in judgement.metrics if _are_compared(metric)},
+        blame=tuple(blame_to_json(judgement)),
+        source_diffs=judgement.source_diffs,
+        key=run.key.slug,
+    )
 
 
-def _rounds(name: str, metric: Mapping[str, Any]) -> Pairs:
-    """The rounds of a time; none of what has no rounds, is no time, or is 0 in some round (waiting for data)."""
-    if metric["kind"] != "timed" or metric["evidence"] != "paired" or is_utilization(name):
-        return ()
-    pairs = list(zip(metric["base_values"], metric["new_values"], strict=True))
-    return _pairs(pairs) if all(base and new and min(base, new) > 0 for base, new in pairs) else ()
-
-
-def _numbers(metrics: Mapping[str, Any], side: str) -> dict[str, float]:
-    return {name: float(each[side]) for name, each in metrics.items() if each[side] is not None}
-
-
-def _pairs(values: Iterable[Any]) -> Pairs:
-    return tuple((float(base), float(new)) for base, new in values)
+def _are_compared(metric: MetricVerdict) -> bool:
+    """Whether a time has rounds, none of which is 0 (waiting for data)."""
+    is_time = metric.kind == "timed" and bool(metric.pairs) and not is_utilization(metric.name)
+    return is_time and all(min(pair) > 0 for pair in metric.pairs)

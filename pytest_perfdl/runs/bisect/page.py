@@ -9,7 +9,6 @@ from pytest_perfdl.model.units import duration, format_percent, format_quantity,
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.words import diff_lines, source_title
-from pytest_perfdl.results.verdict import SourceDiff
 from pytest_perfdl.runs.bisect.answers import Answer, CommitAnswer, Effect, EnvironmentAnswer
 from pytest_perfdl.runs.bisect.history import Commit
 
@@ -27,8 +26,7 @@ def page(answer: CommitAnswer, commands: Sequence[str], width: int) -> str:
     if answer.time is not None:
         further.append(f"{answer.time[0]}  {_effect(answer.time[1])}")
     lines += _changes(answer, _values(answer), further, width)
-    for each in () if answer.comparison is None else answer.comparison.source_diffs:
-        diff = SourceDiff(**each)
+    for diff in () if answer.comparison is None else answer.comparison.source_diffs:
         lines += layout.paragraph(source_title(diff), 2, width)
         lines += [f"    {line}" for line in diff_lines(diff)]
     lines += _remarks(answer, [(_commit(commit), why) for commit, why in answer.skipped], width)

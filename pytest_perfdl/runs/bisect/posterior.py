@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_perfdl.analysis.events.origins import FRAME
 from pytest_perfdl.model.untrusted_files import function_bodies
+from pytest_perfdl.results.verdict import SourceDiff
 from pytest_perfdl.runs.bisect.history import Commit, History
 from pytest_perfdl.stats.evidence import Estimate
 from pytest_perfdl.system.git import content
@@ -214,9 +215,9 @@ class Blamed:
         return frozenset(file for file, _ in self.functions)
 
     @classmethod
-    def of(cls, blame: Iterable[Mapping[str, Any]], diffs: Iterable[Mapping[str, Any]]) -> Blamed:
+    def of(cls, blame: Iterable[Mapping[str, Any]], diffs: Iterable[SourceDiff]) -> Blamed:
         """From the causes and source diffs of the bad end against the good one."""
-        found = {(str(each["file"]), str(each["function"]).rpartition(".")[2]) for each in diffs}
+        found = {(each.file, each.function.rpartition(".")[2]) for each in diffs}
         for each in blame:
             if match := FRAME.fullmatch(str(each.get("line", ""))):
                 found.add((match["path"], match["function"].rpartition(".")[2]))

@@ -6,12 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from pytest_perfdl.model.errors import RunFailed
 from pytest_perfdl.model.metrics import METRICS, CountedMetric, better, general, is_utilization
 from pytest_perfdl.model.units import format_percent, format_quantity
-from pytest_perfdl.runs.bisect.answers import Effect, Status
+from pytest_perfdl.runs.bisect.answers import Answer, Effect
 from pytest_perfdl.runs.bisect.measurements import Measurement, Request
 from pytest_perfdl.stats.evidence import Estimate, evidence
 
@@ -30,12 +29,9 @@ _REST = 0.25
 """Share of the whole effect that has to remain for several culprits to be reported."""
 
 
-class Measure(Protocol):
-    """Measures what a search asks for: `child.Child`, `child.MixtureChild`, or a simulation of one."""
-
-    def measure(self, request: Request, metric: str, limit: float) -> Measurement:
-        """Measure; `limit` is the slowdown that rounds have to tell from none."""
-        ...
+Measure = Callable[[Request, str, float], Measurement]
+"""Measures what a search asks for, a metric and the slowdown that rounds have to tell from none: `child.Child.measure`,
+`child.MixtureChild.measure`, or a simulation of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,7 @@ class Measurements:
             made = self._earlier[request].pop(0)
         else:
             self._tell(progress)
-            made = self._measure.measure(request, metric, limit)
+            made = self._measure(request, metric, limit)
             if self._one_machine and made.key and self._key and made.key != self._key:
                 raise RunFailed(f"the log has measurements of another machine ({self._key}): use another --log")
             self._key = self._key or made.key
@@ -131,16 +127,6 @@ class Measurements:
         """The effect in all rounds of a request; `None` without rounds."""
         differences = self.differences(request, metric)
         return Effect.of_rounds(differences, sign_of(metric)) if differences else None
-
-
-@dataclass(frozen=True)
-class Nothing:
-    """Why there is nothing to find."""
-
-    status: Status
-    metric: str
-    reason: str
-    effect: Effect
 
 
 @dataclass(frozen=True)
@@ -199,18 +185,18 @@ class Ends:
             if is_told or len(found) == END_MEASUREMENTS:
                 return found[-1], metric, pooled
 
-    def not_slower(self, metric: str, differences: tuple[float, ...]) -> Nothing:
+    def not_slower(self, metric: str, differences: tuple[float, ...]) -> Answer:
         """Of ends that do not differ by time, or of which the bad one is faster."""
         estimate, effect = Estimate(differences), Effect.of_rounds(differences, sign_of(metric))
         change = f"{metric} {effect_in_words(effect)}"
         if estimate.interval[1] < 0:
             reason = f"{self.bad} is faster than {self.good}: {change}, so there is no slowdown to search for"
-            return Nothing("faster", metric, reason, effect)
+            return Answer(status="faster", metric=metric, reason=reason, whole=effect)
         most = format_percent(math.expm1(estimate.interval[1]))
         reason = f"{self.bad} is not measurably slower than {self.good}: {change}, more than {most} is excluded"
-        return Nothing("no difference", metric, reason, effect)
+        return Answer(status="no difference", metric=metric, reason=reason, whole=effect)
 
-    def not_higher(self, compared: Measurement, wanted: str) -> Nothing:
+    def not_higher(self, compared: Measurement, wanted: str) -> Answer:
         """Of ends that do not differ by a count, or of which the bad one has a lower count.
 
         Raises
@@ -224,9 +210,10 @@ class Ends:
         base, new = compared.base_counts.get(name, 0.0), compared.counts[name]
         effect = Effect.of_counts(base, new)
         if new < base:
-            return Nothing("faster", name, f"{name} is lower in {self.bad} than in {self.good}", effect)
-        value = format_quantity(new, METRICS[general(name)].unit)
-        return Nothing("no difference", name, f"{name} is {value} at both ends", effect)
+            reason = f"{name} is lower in {self.bad} than in {self.good}"
+            return Answer(status="faster", metric=name, reason=reason, whole=effect)
+        reason = f"{name} is {format_quantity(new, METRICS[general(name)].unit)} at both ends"
+        return Answer(status="no difference", metric=name, reason=reason, whole=effect)
 
 
 def is_counted(metric: str) -> bool:

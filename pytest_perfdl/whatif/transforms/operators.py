@@ -13,7 +13,7 @@ from pytest_perfdl.analysis.account.parts import PHASES, labels
 from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.analysis.events.origins import forward_of
 from pytest_perfdl.analysis.events.threads import backward_rows
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import MissingMachineConstant, NotApplicable
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace
 from pytest_perfdl.whatif.editing.edit import Plan

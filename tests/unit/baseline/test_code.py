@@ -15,7 +15,7 @@ from pytest_perfdl.baseline import code as code_module
 from pytest_perfdl.baseline.code import from_an_index, hashes, measured_code, packages, present
 from pytest_perfdl.baseline.recorded_commit import BaselineCode, code_of, few, having, pair_of
 from pytest_perfdl.model.record import Code, Key, Occasion
-from pytest_perfdl.system.git import tree_of_commit, trouble
+from pytest_perfdl.system.git import trouble
 
 WITHOUT = ("baselines", "perf-report")
 NAMES = ("code.py", "other.py", "pytest.ini")
@@ -61,7 +61,7 @@ class Repository:
         return replace(record({"step_time": timed(1.0, 2.0)}), occasions=(occasion,), code=used)
 
     def code(self, base, file="baselines/test.json", **rest):
-        return code_of(base, self.root / file, self.root, WITHOUT, **rest)
+        return code_of(base, self.root / file, self.root, **rest)
 
     def has(self, commit, base):
         """Whether a commit has the files of a baseline."""
@@ -370,7 +370,7 @@ def test_without_git_or_without_recorded_code(repository, tmp_path):
     )
     (tmp_path / "plain").mkdir()
     for each in (base, replace(base, code=None)):
-        found = code_of(each, tmp_path / "plain" / "test.json", tmp_path / "plain", WITHOUT)
+        found = code_of(each, tmp_path / "plain" / "test.json", tmp_path / "plain")
         assert found.reason == "the project is not in a git repository"
 
 
@@ -395,7 +395,7 @@ def test_a_baseline_under_any_key_supplies_the_commit(repository, reachable):
 
     def pair(own, *others):
         folder = repository.root / "baselines"
-        return pair_of(own, others, lambda base: folder / base.key.slug / "test.json", repository.root, WITHOUT)
+        return pair_of(own, others, lambda base: folder / base.key.slug / "test.json", repository.root)
 
     assert (pair(old, new).commit, pair(old, new).base) == (first, old), "its own first"
     assert (pair(None, old, new).commit, pair(None, old, new).base) == (second, new), "else the newest"
@@ -404,34 +404,6 @@ def test_a_baseline_under_any_key_supplies_the_commit(repository, reachable):
     assert (nothing.commit, nothing.base) == (None, lost)
     assert nothing.reason == "no commit contains the code that the baseline was recorded with"
     assert pair(None).reason == "no baseline"
-
-
-@pytest.mark.parametrize("then", ["the commit that carries it", "the present commit", "moved"])
-def test_baselines_of_before_find_their_commit_by_the_whole_tree(repository, then):
-    repository.write("code.py", "x = 2\n")
-    repository.write("baselines/old.json" if then == "moved" else "baselines/test.json", "a baseline\n" * 9)
-    carries = repository.commit()
-    occasion = Occasion(1, "", repository.git("rev-parse", "HEAD~1"), tree_of_commit(repository.root, carries, WITHOUT))
-    base = replace(record({"step_time": timed(1.0)}), occasions=(occasion,))
-    if then != "the present commit":
-        repository.write("code.py", "x = 3\n")
-    if then == "moved":
-        repository.git("mv", "baselines/old.json", "baselines/test.json")
-    if then != "the present commit":
-        repository.commit()
-    assert repository.code(base) == BaselineCode(carries, base=base)
-    repository.write("more.py", "")
-    assert tree_of_commit(repository.root, repository.commit(), WITHOUT) != occasion.tree
-
-
-def test_what_a_baseline_calls_a_commit_is_no_option_of_git(repository, tmp_path):
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    last = Occasion(2, "", f"--index-output={victim}", "d" * 40)
-    base = replace(record({"step_time": timed(1.0, 2.0)}), occasions=(last,))
-    assert repository.code(base).commit is None
-    assert tree_of_commit(repository.root, "HEAD", WITHOUT) is None
-    assert victim.read_text() == "mine"
 
 
 def test_git_says_itself_why_it_does_not_work(repository, tmp_path, monkeypatch):
@@ -608,7 +580,7 @@ def test_a_library_decides_which_commit_it_is(repository):
     base = repository.recorded("code.py", "lib/w.so")
     repository.write("lib/w.so", "fast")
     repository.commit()
-    assert code_of(base, repository.root / "baselines/test.json", repository.root, WITHOUT).commit == slow
+    assert code_of(base, repository.root / "baselines/test.json", repository.root).commit == slow
 
 
 def test_what_comes_from_a_package_index(monkeypatch):

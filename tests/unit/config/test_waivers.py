@@ -8,7 +8,7 @@ import pytest
 
 from pytest_perfdl.config.options import WAIVERS
 from pytest_perfdl.config.waivers import LIMIT, MOST, OFF, parse, read
-from pytest_perfdl.model.errors import WaiverError
+from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.waivers import waivers_for
 
 WHOLE = """
@@ -24,7 +24,7 @@ EVERY = WHOLE.replace('metric = "step_time"\n', "")
 
 
 def refused(text, name=WAIVERS):
-    with pytest.raises(WaiverError) as found:
+    with pytest.raises(InputError) as found:
         parse(text if isinstance(text, bytes) else text.encode(), name)
     message = str(found.value)
     assert "\n" not in message
@@ -189,7 +189,7 @@ def test_size_and_number_are_bounded(tmp_path):
     assert f"at most {MOST} are allowed" in refused(entry * (MOST + 1))
     assert len(parse((entry * MOST).encode(), WAIVERS)) == MOST
     (tmp_path / WAIVERS).write_bytes(b"#" * (LIMIT + 1))
-    with pytest.raises(WaiverError, match="it is larger than 256 KiB"):
+    with pytest.raises(InputError, match="it is larger than 256 KiB"):
         read(tmp_path, WAIVERS)
 
 
@@ -206,7 +206,7 @@ def test_texts_cannot_move_the_cursor():
 def test_the_default_file_may_be_absent_and_another_not(tmp_path):
     assert read(tmp_path, WAIVERS) == ()
     assert read(tmp_path, OFF) == ()
-    with pytest.raises(WaiverError, match=r"other.toml is not a file: create it, or change perf_waivers"):
+    with pytest.raises(InputError, match=r"other.toml is not a file: create it, or change perf_waivers"):
         read(tmp_path, "other.toml")
 
 
@@ -216,10 +216,10 @@ def test_the_file_is_below_the_root(tmp_path):
     outside.write_text(WHOLE)
     (root / "link.toml").symlink_to(outside)
     for name in ("../outside.toml", str(outside), "link.toml"):
-        with pytest.raises(WaiverError, match="must be in the root directory"):
+        with pytest.raises(InputError, match="must be in the root directory"):
             read(root, name)
     (root / WAIVERS).mkdir()
-    with pytest.raises(WaiverError, match="is not a file"):
+    with pytest.raises(InputError, match="is not a file"):
         read(root, WAIVERS)
 
 
@@ -233,7 +233,7 @@ def test_damaged_files_are_refused_or_read_but_never_crash():
             data[draw.randrange(len(data))] = draw.randrange(256)
         try:
             parse(bytes(data), WAIVERS)
-        except WaiverError as error:
+        except InputError as error:
             messages.append(str(error))
     assert len(messages) > 50
     assert not any("\n" in message for message in messages)

@@ -7,6 +7,7 @@ import pytest
 from pytest_perfdl.judge.kernels import demand, judge_comparison, order_sides
 from pytest_perfdl.judge.round_data import Round, orders
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
+from pytest_perfdl.model.limits import Expected
 
 LABELS = ("loop", "fused")
 
@@ -21,13 +22,13 @@ def rounds(ratio, count=12, spread=0.001):
 
 
 def look(measured, kind, amount, tests=1):
-    asked = demand("step_time", kind, amount)
+    asked = demand("step_time", Expected(kind, amount))
     gate = Gate((asked,), tests, resolution=asked.limit.relative)
-    return gate.look(order_sides(measured, kind), Spent(600, 300)).verdicts["step_time"]
+    return gate.look(order_sides(measured, Expected(kind, amount)), Spent(600, 300)).verdicts["step_time"]
 
 
 def judged(ratio, kind, amount, count=12, **more):
-    return judge_comparison(look(rounds(ratio, count, **more), kind, amount), kind, amount, LABELS)
+    return judge_comparison(look(rounds(ratio, count, **more), kind, amount), Expected(kind, amount), LABELS)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_an_expectation_holds_or_does_not(ratio, kind, amount, said):
 
 def test_the_reason_names_both_and_what_was_expected():
     found = judged(0.80, "faster", "10%")
-    assert found.limit == "at least 10% faster"
+    assert str(found.limit) == "at least 10% faster"
     assert found.reason.startswith("fused compared with loop: 1.25x as fast [1.25x, 1.25x]")
     assert found.reason.endswith("(95% interval, 12 paired rounds), expected at least 10% faster")
     refuted = judged(1.06, "not slower", "3%")
@@ -65,7 +66,7 @@ def test_the_reason_names_both_and_what_was_expected():
 
 def test_ten_percent_faster_is_not_eleven_percent_slower():
     """1 / (1 - 0.10) - 1 = 11.1 %: the first takes that much longer when the second is 10 % faster."""
-    assert demand("step_time", "faster", "10%").limit.relative == pytest.approx(1 / 9)
+    assert demand("step_time", Expected("faster", "10%")).limit.relative == pytest.approx(1 / 9)
     assert judged(0.905, "faster", "10%").verdict != "unchanged"
     assert judged(0.890, "faster", "10%").verdict == "unchanged"
 
@@ -76,7 +77,7 @@ def test_what_looks_so_in_every_round_is_open_until_it_is_shown(kind):
     measured = rounds(0.80 if kind == "faster" else 1.25, count=8, spread=0.02)
     found = look(measured, kind, "10%")
     assert (found.verdict, found.in_every_round) == ("suspect", True)
-    said = judge_comparison(found, kind, "10%", LABELS)
+    said = judge_comparison(found, Expected(kind, "10%"), LABELS)
     assert (said.verdict, said.in_every_round) == ("inconclusive", False)
 
 
@@ -94,7 +95,8 @@ def test_too_few_rounds_leave_it_open():
 def test_expectations_share_the_level_of_the_run():
     measured = rounds(0.80, 12)
     assert [
-        judge_comparison(look(measured, "faster", "10%", tests), "faster", "10%", LABELS).verdict for tests in (1, 40)
+        judge_comparison(look(measured, "faster", "10%", tests), Expected("faster", "10%"), LABELS).verdict
+        for tests in (1, 40)
     ] == [
         "unchanged",
         "inconclusive",
@@ -114,6 +116,6 @@ def test_noise_leaves_it_open():
 
 def test_rounds_that_share_state_are_invalid():
     same = [Round(order, {"step_time": 5.0}, {"step_time": 5.0}) for order in orders(1, 12)]
-    found = judge_comparison(look(same, "faster", "10%"), "faster", "10%", LABELS)
+    found = judge_comparison(look(same, "faster", "10%"), Expected("faster", "10%"), LABELS)
     assert found.verdict == "invalid"
     assert "not independent" in found.reason

@@ -39,7 +39,7 @@ def test_a_counted_metric_needs_no_baseline_to_break_its_budget(better, budget, 
     judgement = standing(record({"ops": counted(*values, better=better)}), None, (), budgets(ops=budget))
     metric = judgement.metrics[0]
     assert metric.verdict == verdict
-    assert metric.limit == f"{'<=' if better == 'lower' else '>='} {budget}"
+    assert str(metric.limit) == f"{'<=' if better == 'lower' else '>='} {budget}"
     assert metric.times_over == (None if times_over is None else pytest.approx(times_over))
     assert judgement.verdict == ("regressed" if verdict == "regressed" else "missing")
 
@@ -85,7 +85,7 @@ def test_the_worse_of_limit_and_budget_holds():
     def held(limit, budget, *fresh):
         limits = Limits.parse({"step_time": limit}, {"step_time": budget})
         found = confirm(standing(of(fresh[0]), BASE, (), limits), BASE, of(*fresh), limits)
-        return found.metrics[0].verdict, found.metrics[0].limit
+        return found.metrics[0].verdict, str(found.metrics[0].limit)
 
     same, slower, slow = (40, 40.1, 39.9, 40.2, 40), (46, 47, 46.1, 47.1, 46.2), (60, 61, 62, 60.5, 61.5)
     assert held("10%", "45ms", *same) == ("unchanged", "10%")
@@ -118,7 +118,7 @@ def test_a_budget_is_held_by_the_heads_side_of_every_round():
         rounds = made_rounds.of(*differences, base=40.0 * MS)
         outcome = Gate(select_held(found, limits)).look(rounds, Spent(600, 300))
         (metric,) = settle(found, of(44), BASE, BASE, outcome.verdicts, rounds, limits).metrics
-        assert (metric.verdict, metric.limit) == (verdict, limit)
+        assert (metric.verdict, str(metric.limit)) == (verdict, limit)
 
 
 def test_a_budget_that_is_off_is_no_budget():
@@ -142,7 +142,7 @@ def test_a_utilization_is_past_its_floor_by_the_bound_of_its_mean(values, verdic
     new = record({"roofline": timed(*values, unit="%", better="higher")})
     kept = confirm(standing(new, None, (), limits), None, new, limits)
     (metric,) = kept.metrics
-    assert (metric.verdict, metric.limit) == (verdict, ">= 40%")
+    assert (metric.verdict, str(metric.limit)) == (verdict, ">= 40%")
     if values[0] == 37.0:
         assert metric.reason.endswith("outside the budget >= 40%; however, a mean of 40.48 % cannot be excluded")
 

@@ -174,7 +174,7 @@ def test_slow_rows_are_named_largest_change_first_and_no_others():
     found = rows_of().regressed(rounds(16, slower={"gelu": 1.3, "add": 1.6}))
     assert named(found) == ["operator add", "operator gelu"]
     add = found[0]
-    assert (add.verdict, add.evidence, add.rounds, add.unit, add.limit) == ("regressed", "paired", 16, "ns", "5%")
+    assert (add.verdict, add.evidence, add.rounds, add.unit, str(add.limit)) == ("regressed", "paired", 16, "ns", "5%")
     assert add.of_step is False
     assert add.effect == pytest.approx(0.6, abs=0.03)
     assert add.ci95[0] < add.effect < add.ci95[1]

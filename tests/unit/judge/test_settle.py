@@ -9,7 +9,7 @@ from making import CONTEXT, counted, record, rows, timed
 from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.untimed import standing
-from pytest_perfdl.model.limits import BUILT_IN, Limits
+from pytest_perfdl.model.limits import BUILT_IN, Limit, Limits
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, MetricVerdict, parse_fail_on
 from unit.judge import made_rounds
@@ -127,7 +127,9 @@ def test_a_count_that_varies_between_processes_of_the_same_code_proves_nothing(b
     assert of(found, "ops").verdict == ("regressed" if limit == 0 else "changed")
     rounds = picking(*head, base=base)
     outcome = Gate(select_held(found, limits)).look(rounds, Spent(300, 300))
-    row = MetricVerdict("operator mm", "timed", "ns", "lower", 1.0, 2.0, verdict="suspect", limit="5%", of_step=False)
+    row = MetricVerdict(
+        "operator mm", "timed", "ns", "lower", 1.0, 2.0, verdict="suspect", limit=Limit("5%", 0.05), of_step=False
+    )
     judgement = settle(found, new, STORED, NOW, outcome.verdicts, rounds, limits, rows=[row])
 
     assert of(judgement, "ops").verdict == verdict
@@ -187,7 +189,7 @@ def test_another_torch_is_judged_apart_from_the_code(differences, code, slower, 
     (environment,) = found.environment
     assert (environment.name, environment.verdict, environment.evidence) == ("step_time", verdict, "unpaired")
     assert environment.effect == pytest.approx(slower / 1.009 - 1, abs=0.02)
-    assert environment.limit == "10%"
+    assert str(environment.limit) == "10%"
     assert found.context_changes == (("torch", "2.13.0", "2.14.0"),)
     # Neither replaces the other: what either says fails the test, with its name.
     assert found.verdict == ("regressed" if "regressed" in (code, verdict) else code)

@@ -63,7 +63,7 @@ def test_surely_past_the_limit_is_regressed_with_its_figures():
     differences = noise(12, shift=0.08)
     measured = of(*differences)
     metric = one(measured)
-    assert (metric.verdict, metric.kind, metric.unit, metric.limit) == ("regressed", "timed", "ns", "3%")
+    assert (metric.verdict, metric.kind, metric.unit, str(metric.limit)) == ("regressed", "timed", "ns", "3%")
     found = estimate(differences)
     assert metric.effect == pytest.approx(math.expm1(found.center))
     assert metric.ci95 == pytest.approx([math.expm1(end) for end in found.interval])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.judge.work import StepWork, operator_sides, work_change
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import OperatorWork
 from pytest_perfdl.report.words import work_sentence
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.machine.peaks import _DEVICES, Peaks
+from pytest_perfdl.machine.rates import _DEVICES, Peaks
 
 # Name, GB/s, teraFLOP/s of float32 and of float16 (None: not in the row).
 ROWS = [

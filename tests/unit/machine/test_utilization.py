@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from pytest_perfdl.machine.peaks import Peaks
-from pytest_perfdl.machine.utilization import NAMES, NO_LIMITS, OperatorWork, host_overhead, mfu, mix_of, utilization
+from pytest_perfdl.machine.rates import Peaks
+from pytest_perfdl.machine.utilization import NAMES, NO_RATES, OperatorWork, host_overhead, mfu, mix_of, utilization
 
 PEAKS = Peaks({"float32": 1e11, "bfloat16": 4e11}, 1e10, bandwidths=((2**20, 4e10), (2**26, 1e10)), cache_bytes=2**24)
 """100 Gflop/s and 400 of bfloat16; 40 GB/s in cache, 10 GB/s from memory."""
@@ -84,7 +84,7 @@ def test_what_is_not_known_is_absent_with_its_reason():
     assert utilization([PRODUCT], 2, 0, PEAKS).absent["roofline"] == "the step time is 0"
     without = utilization([PRODUCT], 2, 1e6, None)
     assert set(without.values) == {"achieved_flops"}
-    assert without.absent["roofline"] == NO_LIMITS
+    assert without.absent["roofline"] == NO_RATES
     integers = OperatorWork("aten::mm", "[]", "int8", 1, 1000, 10**6, 10**3)
     found = utilization([integers], 1, 1e6, PEAKS)
     assert found.absent["flops_utilization"] == "the peak rate of int8 is unknown"

@@ -146,8 +146,8 @@ def test_a_utilization_may_lose_points_or_a_share(text, base, unit, allowed):
 
 
 def test_a_budget_says_which_way_it_binds():
-    assert Budget("45ms").phrase("lower") == "<= 45ms"
-    assert Budget("45").phrase("higher") == ">= 45"
+    assert str(Budget("45ms").related("lower")) == "<= 45ms"
+    assert str(Budget("45").related("higher")) == ">= 45"
 
 
 def test_the_most_specific_name_wins():

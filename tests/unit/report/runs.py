@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_perfdl.model.limits import parse_requirement
 from pytest_perfdl.model.record import Call, Finding, Key, MeasurementPlan, Occasion, Record, Row, Series
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.curve import (
@@ -27,6 +28,11 @@ GPT = "tests/perf/test_gpt.py::test_train_step[bf16]"
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'`|\u202e{{7*7}} @octocat"
 
 
+def with_limit(name, *, limit=None, **rest):
+    """A verdict with the limit, budget or expectation of a text."""
+    return MetricVerdict(name, limit=None if limit is None else parse_requirement(name, limit), **rest)
+
+
 def timed(name="step_time", base=41_200_000, new=45_080_000, **rest):
     values = {
         "kind": "timed",
@@ -40,7 +46,7 @@ def timed(name="step_time", base=41_200_000, new=45_080_000, **rest):
         "limit": "3%",
         "verdict": "regressed",
     }
-    return MetricVerdict(name, **{**values, **rest})
+    return with_limit(name, **{**values, **rest})
 
 
 def counted(name="ops", base=1699, new=1701, **rest):
@@ -53,7 +59,7 @@ def counted(name="ops", base=1699, new=1701, **rest):
         "effect": new / base - 1 if base and new else None,
         "verdict": "changed",
     }
-    return MetricVerdict(name, **{**values, **rest})
+    return with_limit(name, **{**values, **rest})
 
 
 def quiet(name="step_time", base=12_340_000, new=12_360_000, **rest):

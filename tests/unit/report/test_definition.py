@@ -6,7 +6,7 @@ from html import unescape
 
 import pytest
 
-from pytest_perfdl.model.record import REDEFINED, VANISHED, Finding
+from pytest_perfdl.model.record import Finding
 from pytest_perfdl.report import html, markdown, traces
 from pytest_perfdl.report.story import story
 from pytest_perfdl.report.terminal import failure_text, summary_lines
@@ -22,7 +22,7 @@ FASTER = runs.timed(base=40_000_000, new=20_000_000, ci95=(-0.51, -0.49), verdic
 
 def redefined(verdict, *, reason="step_time +9.4%", note=True, **rest):
     said = f"{SAID}; {reason}" if note else reason
-    integrity = (Finding("note", REDEFINED, said.partition("; step")[0]),) if note else ()
+    integrity = (Finding("note", "redefined", said.partition("; step")[0]),) if note else ()
     one = runs.result(verdict, reason=said, integrity=integrity, against="main", **rest)
     return replace(one, judgement=replace(one.judgement, definition=(DIFF,)))
 
@@ -62,7 +62,7 @@ def test_a_definition_that_one_side_cannot_run_is_the_reason_and_has_its_diff():
 def test_work_that_vanished_is_said_before_the_times():
     said = "only the first step does 99% of the baseline's work (aten::mm)"
     faster = replace(FASTER, verdict="changed")
-    note = (Finding("note", VANISHED, said),)
+    note = (Finding("note", "vanished", said),)
     one = runs.result("changed", reason=f"{said}; step_time -50%", metrics=[STATIC, faster], integrity=note)
     for text in shown(one):
         assert said in text.lower().replace("`", ""), text

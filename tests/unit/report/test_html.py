@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.report import html, traces, words
 from pytest_perfdl.report.details import breakdowns
 from pytest_perfdl.report.svg import ticks

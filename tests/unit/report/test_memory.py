@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_perfdl.model.limits import parse_requirement
 from pytest_perfdl.model.memory import MemoryAccount, MemoryAdvice, MemoryCause, MemoryChange, MemoryRow, RowChange
 from pytest_perfdl.model.record_json import converted
 from pytest_perfdl.report import memory
@@ -313,7 +314,16 @@ def test_advice(cost, said):
 )
 def test_advice_that_does_not_reach_the_limit_says_so(limit, said):
     advice = MemoryAdvice("checkpoint the blocks", 3 * MIB, MIB, None, "")
-    peak = MetricVerdict("peak_memory", "counted", "B", "lower", 2 * MIB, 4 * MIB, limit=limit, verdict="regressed")
+    peak = MetricVerdict(
+        "peak_memory",
+        "counted",
+        "B",
+        "lower",
+        2 * MIB,
+        4 * MIB,
+        limit=parse_requirement("peak_memory", limit),
+        verdict="regressed",
+    )
     assert memory.advice_sentence(advice, change(), Judgement("t", "regressed", "", (peak,))) == said
 
 

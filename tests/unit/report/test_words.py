@@ -3,13 +3,13 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.config.invocation import Invocation
-from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.record import TEST_ERROR, Finding
 from pytest_perfdl.report import figures, github, html, layout, markdown, words
 from pytest_perfdl.report.compared import by_verdict
 from pytest_perfdl.report.terminal import summary_lines
 from pytest_perfdl.results.run import Sensitivity
 from pytest_perfdl.results.run_file import to_json
-from pytest_perfdl.results.verdict import TEST_ERROR, VERDICTS, Judgement, OperatorSides, WorkSide
+from pytest_perfdl.results.verdict import VERDICTS, Judgement, OperatorSides, WorkSide
 from unit.report import runs
 
 

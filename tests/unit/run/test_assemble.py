@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.machine.state import Load, Surroundings
 from pytest_perfdl.machine.utilization import OperatorWork
 from pytest_perfdl.measure.commands import Compiled, Settled, SideResult, _joined

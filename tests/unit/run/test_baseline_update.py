@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_perfdl.model.limits import Budget, Limit
 from pytest_perfdl.results.verdict import VERDICTS, Judgement, MetricVerdict
 from pytest_perfdl.run import baseline_update
 
@@ -33,8 +34,10 @@ def test_new_rewrites_what_is_not_whole(verdict):
 
 
 def test_a_budget_is_not_lifted_by_a_baseline():
-    budget = MetricVerdict("step_time", "timed", "ns", "lower", 1.0, 2.0, limit="<= 1ms", verdict="regressed")
-    slower = MetricVerdict("block_time", "timed", "ns", "lower", 1.0, 2.0, limit="3%", verdict="regressed")
+    budget = MetricVerdict(
+        "step_time", "timed", "ns", "lower", 1.0, 2.0, limit=Budget("1ms", "<="), verdict="regressed"
+    )
+    slower = MetricVerdict("block_time", "timed", "ns", "lower", 1.0, 2.0, limit=Limit("3%", 0.03), verdict="regressed")
     same = MetricVerdict("ops", "counted", "1", "lower", 412, 412, verdict="unchanged")
     alone = Judgement("t", "regressed", "", (budget, same))
     assert alone.over_budget == (budget,)

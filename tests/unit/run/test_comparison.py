@@ -47,6 +47,7 @@ def in_pairs(monkeypatch, *sides, only_tests=""):
     stored = record({**step, "ops": counted(10, 10)})
     left = [SimpleNamespace(record=each, origins=None, rank_traces={}) for each in sides]
     measurement = SimpleNamespace(
+        context=SimpleNamespace(revisions=None),
         test=SimpleNamespace(limits=BUILT_IN),
         record=lambda: record({**step, "ops": counted(10)}),
         measure_base=lambda *_: left.pop(0),
@@ -56,8 +57,9 @@ def in_pairs(monkeypatch, *sides, only_tests=""):
     said["only_tests"] = lambda *_: only_tests
     revisions = SimpleNamespace(checkout=lambda _: None, ignored=lambda _: ("built.so",), **said)
     monkeypatch.setattr(_Pair, "judged", lambda self, found, new, base: found)
-    context, code = SimpleNamespace(revisions=revisions), SimpleNamespace(base=stored, commit="c" * 40, note="")
-    found = _in_pairs(context, measurement, None, Baseline(stored), code)
+    measurement.context.revisions = revisions
+    code = SimpleNamespace(base=stored, commit="c" * 40, note="")
+    found = _in_pairs(measurement, Baseline(stored), code)
     return found, len(sides) - len(left)
 
 
@@ -95,12 +97,13 @@ def test_doubts_whether_a_side_ran_its_own_code_are_told_with_any_verdict(monkey
     assert words.telling_notes(found.judgement) == ["a side loaded no code"] * 2
 
 
-def test_causes_without_places_are_told():
+def test_causes_without_places_are_told(monkeypatch):
     def located(*_):
         raise SideError("the test failed on the baseline side\nE  details", invalid=False)
 
     context = SimpleNamespace(progress=SimpleNamespace(clear=list))
-    pair = _Pair(context, None, SimpleNamespace(located=located), None, "", None)
+    monkeypatch.setattr(_Pair, "confirmation", SimpleNamespace(located=located))
+    pair = _Pair(SimpleNamespace(context=context), None, "", None)
     judgement = Judgement("test_it.py::test_step", "regressed", "slower", blame=("a cause",))
     found = pair._located(judgement)
 

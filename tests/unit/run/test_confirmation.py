@@ -49,7 +49,7 @@ class Measuring:
 def confirmed(monkeypatch, measuring, *, collected=1, verdict="regressed"):
     """What rounds of a run make of one test, of all that were collected."""
     monkeypatch.setattr(confirmation, "Rounds", lambda *_, **__: measuring)
-    idle = SimpleNamespace(start_round=lambda *_: None, clear=lambda: None)
+    idle = SimpleNamespace(start=lambda *_: None, clear=lambda: None)
     options = SimpleNamespace(resolution_for=lambda _: None)
     test = SimpleNamespace(
         item=SimpleNamespace(nodeid="t.py::test"), limits=LIMITS, options=options, plan=SimpleNamespace(ranks=0)

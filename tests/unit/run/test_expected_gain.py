@@ -6,7 +6,7 @@ import pytest
 from making import record, timed
 
 from pytest_perfdl.fixture.requests import WhatIfExpectation
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.record import Call, Key, MeasurementPlan
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import Judgement
@@ -81,7 +81,7 @@ def test_the_bound_and_the_range(measured, bound, verdict, more):
     gain = 180 - 25 - 24.576
     assert (found.name, found.kind, found.unit, found.base) == ("whatif fused_optimizer", "timed", "%", None)
     assert found.new == pytest.approx(100 * gain / STEP, abs=0.01)
-    assert found.limit == f"< {bound}"
+    assert str(found.limit) == f"< {bound}"
     assert found.verdict == verdict
     assert found.reason == f"predicted gain 6.5% [4.8%, 7.4%] (prediction interval), expected < {bound}{more}"
     assert found.times_over == (pytest.approx(found.new / float(bound[:-1])) if verdict == "regressed" else None)

@@ -10,6 +10,7 @@ from _pytest._io import TerminalWriter
 
 from pytest_perfdl.run import progress
 from pytest_perfdl.run.progress import ExpectedDuration, Progress, estimate
+from pytest_perfdl.system.device_lock import waiting_for
 
 BEFORE = [ExpectedDuration(4.0, 1), ExpectedDuration(12.0, 1)]
 RECORDED = ExpectedDuration(4.0, 10, recorded=True)
@@ -111,20 +112,12 @@ def test_a_log_has_the_line_to_itself(monkeypatch):
     ]
 
 
-def test_a_round_says_what_is_left_of_the_budget():
-    screen = Screen(isatty=True)
-    made = Progress(screen, contextlib.nullcontext, tests=2, repeats=1)
-    made.start_test()
-    made.start_round(4, "t.py::test_a", 17.3, 300.0)
-    assert screen.lines == ["perf: test 1 of 2, paired round 4, 17 s of 5 min 0 s: t.py::test_a"]
-
-
 @pytest.mark.parametrize("holder, who", [(4711, " (PID 4711)"), (None, "")])
 def test_who_waits_says_for_whom(holder, who):
     screen = Screen(isatty=True)
     made = Progress(screen, contextlib.nullcontext, tests=2, repeats=1)
     made.start_test()
-    made.start_waiting(holder, "test_a")
+    made.start(waiting_for(holder), "test_a")
     said = f"waiting for another run of pytest-perfdl on this machine{who}"
     assert screen.lines == [f"perf: test 1 of 2, {said}: test_a"]
     made.clear()

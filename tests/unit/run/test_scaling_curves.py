@@ -286,7 +286,7 @@ def test_bounds_of_the_test_itself(bounds, part, verdict):
     trials = run(curves=expecting(**bounds), scaling=None)
     found = curve_of(trials, f"step_time over batch, {part}")
     assert found.verdict == verdict
-    assert found.limit == f"<= {next(iter(bounds.values()))}"
+    assert str(found.limit) == f"<= {next(iter(bounds.values()))}"
     assert found.reason.endswith(f"(95% interval), expected {found.limit}")
     assert (trials[-1].result.judgement.verdict == "regressed") is (verdict == "regressed")
 

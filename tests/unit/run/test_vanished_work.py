@@ -39,7 +39,7 @@ def judged(monkeypatch, *answers, metrics=(FASTER,), verdict="improved", ranks=0
         return [answer]
 
     monkeypatch.setattr(vanished_work, "_measured", measured)
-    progress = SimpleNamespace(start_first_step=lambda _: None, clear=lambda: None)
+    progress = SimpleNamespace(start=lambda *_: None, clear=lambda: None)
     test = SimpleNamespace(item=SimpleNamespace(nodeid="t"), plan=MeasurementPlan(1, 2, ranks=ranks))
     context = SimpleNamespace(progress=progress, as_failures=nullcontext)
     before = Judgement("t", verdict, "step_time -97.5%", metrics=tuple(metrics))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_perfdl.model.errors import WaiverError
+from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.run.selection import resolve, unmatched
 from pytest_perfdl.system import clocks
@@ -127,7 +127,7 @@ def test_a_file_at_the_base_that_cannot_be_used_is_as_none(root):
 
 def test_errors_are_those_of_the_file(root):
     write(root, "[[waiver]]")
-    with pytest.raises(WaiverError, match=r"perf_waivers.toml: waiver 1: has no test"):
+    with pytest.raises(InputError, match=r"perf_waivers.toml: waiver 1: has no test"):
         resolve(root.path, settings(), {})
 
 

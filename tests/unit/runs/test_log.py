@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from pytest_perfdl.model.errors import LogError
+from pytest_perfdl.model.errors import InputError
+from pytest_perfdl.results.verdict import SourceDiff
 from pytest_perfdl.runs.bisect.measurements import Measurement, Request
 from pytest_perfdl.runs.log import Log
 from pytest_perfdl.runs.qualify import log as campaign
@@ -16,7 +17,7 @@ ROUND = Measurement(
     base_counts={"ops": 16.0},
     rounds={"step_time": ((100.0, 105.0), (101.0, 106.5))},
     blame=({"kind": "operator", "name": "aten::relu"},),
-    source_diffs=({"file": "model.py", "function": "step"},),
+    source_diffs=(SourceDiff("model.py", "step", "-one\n+two"),),
     causes=("more calls of relu",),
     seconds=12.5,
     key="machine",
@@ -87,7 +88,7 @@ def test_files_of_searches_that_are_refused(tmp_path, text, said):
         assert searching(path).read() == [], "a line without an end was cut off"
         path.write_text(f"{text}\n")
         said = "line 2 was not written by perfdl bisect: it is malformed .*rounds"
-    with pytest.raises(LogError, match=said):
+    with pytest.raises(InputError, match=said):
         searching(path).read()
 
 
@@ -115,7 +116,7 @@ def test_a_line_that_is_no_run_is_named(tmp_path, text, said):
     path = tmp_path / "runs.jsonl"
     line = text if isinstance(text, str) else json.dumps({**RUN, "cases": [CASE], **text})
     path.write_bytes(line.encode("latin-1") + b"\n")
-    with pytest.raises(LogError) as error:
+    with pytest.raises(InputError) as error:
         campaign(path).read()
     assert said in str(error.value)
     assert "\n" not in str(error.value)
@@ -124,5 +125,5 @@ def test_a_line_that_is_no_run_is_named(tmp_path, text, said):
 @pytest.mark.parametrize("make", [searching, campaign])
 def test_a_place_that_cannot_be_used(tmp_path, make):
     for act in (lambda log: log.read(), lambda log: log.append(SKIPPED)):
-        with pytest.raises(LogError, match="cannot be"):
+        with pytest.raises(InputError, match="cannot be"):
             act(make(tmp_path))

@@ -339,7 +339,7 @@ def test_buckets_of_gradients_do_not_block_ranks():
 
 
 def test_ranks_on_processors_that_share_cores_are_flagged():
-    from pytest_perfdl.machine.constants import Machine
+    from pytest_perfdl.machine.rates import Machine
 
     made = gloo_job(SMALL)
     found = predict(Context(made, Machine(cores=2)), "ranks", n=4)

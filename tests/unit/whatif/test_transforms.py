@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.selection import parse
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import Plan, Select, task_graph

@@ -1,6 +1,6 @@
 """A training step written by hand, on the host alone or with a device: two layers, a backward pass, an update."""
 
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.whatif import task_graph
 from pytest_perfdl.whatif.transform import Context
 from unit.trace.chrome import kernel, launch, memory, step, trace, x

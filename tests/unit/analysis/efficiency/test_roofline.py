@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_perfdl.analysis.efficiency.roofline import RooflineRow, WorkRate, roofline, work_rates
-from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.trace import Category, read
 from unit.trace.chrome import corpus_file, each_recording, each_trace_file, kernel, launch, trace, x
 

@@ -17,7 +17,7 @@ KEYS = {
 
 
 def searched(measure, last=16, **options):
-    return CommitSearch(made_up(last), measure, Options(**options)).run()
+    return CommitSearch(made_up(last), measure.measure, Options(**options)).run()
 
 
 def test_counts_that_differ_need_no_timing():
@@ -101,7 +101,7 @@ def test_a_revert_in_between_is_told(counted):
     )
     # The prior leads to the commit that was reverted; its files at commit 8 are those of before.
     prior = mixed([20.0 if number == 3 else 1.0 for number in range(1, 17)])
-    answer = CommitSearch(made_up(16), measure, Options(), lambda _: prior, {3: 8}.get).run()
+    answer = CommitSearch(made_up(16), measure.measure, Options(), lambda _: prior, {3: 8}.get).run()
     assert answer.culprit.subject == "c11"
     assert any("there was an earlier slowdown" in note for note in answer.notes)
 
@@ -133,10 +133,10 @@ def test_a_metric_that_the_test_does_not_have():
 def test_what_was_measured_is_not_measured_again():
     first = Simulated(times=stepped(16, 9, 100.0, 105.0))
     kept = []
-    whole = CommitSearch(made_up(16), first, Options(), keep=kept.append).run()
+    whole = CommitSearch(made_up(16), first.measure, Options(), keep=kept.append).run()
     for number in (0, 1, 3, len(kept)):
         again = Simulated(times=stepped(16, 9, 100.0, 105.0), seed=1)
-        answer = CommitSearch(made_up(16), again, Options(), done=kept[:number]).run()
+        answer = CommitSearch(made_up(16), again.measure, Options(), done=kept[:number]).run()
         assert answer.culprit == whole.culprit
         if number == len(kept):
             assert not again.asked
@@ -145,12 +145,12 @@ def test_what_was_measured_is_not_measured_again():
 
 def test_a_log_of_another_machine_is_refused():
     kept = []
-    CommitSearch(made_up(16), Simulated(times=stepped(16, 9, 100.0, 105.0)), Options(), keep=kept.append).run()
+    CommitSearch(made_up(16), Simulated(times=stepped(16, 9, 100.0, 105.0)).measure, Options(), keep=kept.append).run()
     other = Simulated(times=stepped(16, 9, 100.0, 105.0))
     measured = other.measure
     other.measure = lambda *given: replace(measured(*given), key="another")
     with pytest.raises(RunFailed, match="another machine"):
-        CommitSearch(made_up(16), other, Options(), done=kept[:2]).run()
+        CommitSearch(made_up(16), other.measure, Options(), done=kept[:2]).run()
 
 
 def test_the_contract_of_the_json():

@@ -51,7 +51,9 @@ class Simulated:
 
 
 def searched(simulated, **options):
-    return EnvironmentSearch(Environments(interpreter("1"), interpreter("2")), simulated, Options(**options)).run()
+    return EnvironmentSearch(
+        Environments(interpreter("1"), interpreter("2")), simulated.measure, Options(**options)
+    ).run()
 
 
 @pytest.mark.parametrize("culprit", NAMES)
@@ -109,7 +111,7 @@ def test_no_difference_and_faster():
     assert (same.status, same.exit_code, same.built) == ("no difference", 3, 0)
     faster = searched(Simulated({"b": -0.2}))
     assert (faster.status, faster.exit_code) == ("faster", 3)
-    equal = EnvironmentSearch(Environments(interpreter("1"), interpreter("1")), Simulated({})).run()
+    equal = EnvironmentSearch(Environments(interpreter("1"), interpreter("1")), Simulated({}).measure).run()
     assert (equal.status, equal.exit_code) == ("no difference", 3)
     assert "the same distributions" in equal.reason
 

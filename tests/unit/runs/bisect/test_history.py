@@ -4,7 +4,8 @@ import subprocess
 
 import pytest
 
-from pytest_perfdl.model.errors import HistoryError
+from pytest_perfdl.model.errors import InputError
+from pytest_perfdl.results.verdict import SourceDiff
 from pytest_perfdl.runs.bisect import history
 from pytest_perfdl.runs.bisect.history import WORKING_TREE, read_history, undone, working_tree_state
 from pytest_perfdl.runs.bisect.posterior import Blamed, prior_of
@@ -129,7 +130,7 @@ def test_a_merge_is_one_commit_with_all_that_it_brings(repository):
     found = read_history(repository, "HEAD~2")
     assert [each.subject for each in found.commits] == ["undone", "bad: Umlaut \u00fc", "merge"]
     assert found.bad.files == ("first.py", "second.py")
-    with pytest.raises(HistoryError, match=r"not on the first-parent line of .* use [0-9a-f]{9} as GOOD"):
+    with pytest.raises(InputError, match=r"not on the first-parent line of .* use [0-9a-f]{9} as GOOD"):
         read_history(repository, first)
 
 
@@ -144,7 +145,7 @@ def test_a_merge_is_one_commit_with_all_that_it_brings(repository):
     ],
 )
 def test_ends_that_are_refused(repository, ends, said):
-    with pytest.raises(HistoryError, match=said) as caught:
+    with pytest.raises(InputError, match=said) as caught:
         read_history(repository, *ends)
     assert "\n" not in str(caught.value)
 
@@ -152,12 +153,12 @@ def test_ends_that_are_refused(repository, ends, said):
 def test_a_good_end_that_the_bad_one_does_not_follow(repository):
     git(repository, "checkout", "--quiet", "--orphan", "another")
     commit(repository, "another", model="1")
-    with pytest.raises(HistoryError, match="is not an ancestor of"):
+    with pytest.raises(InputError, match="is not an ancestor of"):
         read_history(repository, "main", "another")
 
 
 def test_no_repository(tmp_path):
-    with pytest.raises(HistoryError, match="is in no git repository: run perfdl bisect in the project"):
+    with pytest.raises(InputError, match="is in no git repository: run perfdl bisect in the project"):
         read_history(tmp_path, "HEAD")
 
 
@@ -166,7 +167,7 @@ def test_a_shallow_clone(repository, tmp_path):
     good = git(repository, "rev-parse", "HEAD~3")
     git(tmp_path, "clone", "--quiet", "--depth", "2", f"file://{repository}", str(clone))
     for revision in (good, "HEAD~3"):
-        with pytest.raises(HistoryError, match="git fetch --unshallow"):
+        with pytest.raises(InputError, match="git fetch --unshallow"):
             read_history(clone, revision)
 
 
@@ -182,7 +183,7 @@ def test_the_prior_prefers_commits_that_change_blamed_functions(repository):
     commit(repository, "text", notes="x")
     (repository / "README.md").write_text("read")
     commit(repository, "documents")
-    blamed = Blamed.of([{"line": "model.py(2): step"}], [{"file": "model.py", "function": "step"}])
+    blamed = Blamed.of([{"line": "model.py(2): step"}], [SourceDiff("model.py", "step", "")])
     prior = prior_of(read_history(repository, "HEAD~6"), blamed, ["data.py"])
     step, other, undone_, laid_over, text, documents = prior
     assert step == undone_ > other > text > laid_over == documents >= 0.25 / 6

@@ -1,31 +1,37 @@
-"""What is kept of a run file."""
+"""What is kept of a run."""
 
 import pytest
 
-from pytest_perfdl.model.errors import OutcomeError
+from pytest_perfdl.model.record import Key
+from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.runs.bisect.measurements import Request, measurement_of
+from unit.report import runs
 
 REQUEST = Request("a" * 40, "b" * 40, timed=True)
 
 
-def metric(kind="timed", *, base=(), new=(), evidence="paired", **more):
-    return {"kind": kind, "base_values": list(base), "new_values": list(new), "evidence": evidence, **more}
+def counted(name, base, new):
+    return MetricVerdict(name, "counted", "1", "lower", base, new)
 
 
-def run_of(**metrics):
-    test = {"metrics": metrics, "reason": "not measured: the test itself failed", "blame": [], "source_diffs": []}
-    return {"key": {"slug": "machine"}, "tests": [test]}
+def timed(name, *pairs, better="lower"):
+    return MetricVerdict(name, "timed", "ns", better, 1.0, 1.0, pairs=pairs)
+
+
+def run_of(*metrics):
+    result = runs.result(metrics=metrics, reason="not measured: the test itself failed")
+    return runs.run(result, key=Key("machine", {}))
 
 
 def test_counts_and_rounds():
     run = run_of(
-        ops=metric("counted", evidence=None, base=(), new=()) | {"base": 16.0, "new": 18.0},
-        growth=metric("counted", evidence=None) | {"base": None, "new": 8.0},
-        step_time=metric(base=[100, 100], new=[110, 121]),
-        throughput=metric(base=[10.0], new=[5.0]),
-        data_wait=metric(base=[0, 5], new=[5, 5]),
-        mfu=metric(base=[1.0], new=[2.0]),
-        step_p50=metric(evidence=None, new=[5]),
+        counted("ops", 16.0, 18.0),
+        counted("growth", None, 8.0),
+        timed("step_time", (100, 110), (100, 121)),
+        timed("throughput", (10.0, 5.0), better="higher"),
+        timed("data_wait", (0, 5), (5, 5)),
+        timed("mfu", (1.0, 2.0), better="higher"),
+        timed("step_p50"),
     )
     found = measurement_of(run, REQUEST)
     assert (found.counts, found.base_counts) == ({"ops": 18.0, "growth": 8.0}, {"ops": 16.0})
@@ -40,12 +46,6 @@ def test_a_test_that_was_not_measured():
 
 
 def test_no_test_and_several():
-    assert measurement_of({"tests": []}, REQUEST).skipped == "no perf test was measured"
-    several = measurement_of({"tests": [{"id": "a"}, {"id": "b"}]}, REQUEST)
+    assert measurement_of(runs.run(), REQUEST).skipped == "no perf test was measured"
+    several = measurement_of(runs.run(runs.result(test="a"), runs.result(test="b")), REQUEST)
     assert several.skipped == "it is 2 perf tests (a, b): name one of them"
-
-
-@pytest.mark.parametrize("run", [{}, {"tests": [1, 2]}, {"tests": [{"metrics": {"ops": {}}}]}, []])
-def test_what_is_no_run_file_of_one_test(run):
-    with pytest.raises(OutcomeError, match="is not of one perf test"):
-        measurement_of(run, REQUEST)

@@ -95,7 +95,7 @@ def test_the_wrong_commit_is_rarely_named():
     for seed in range(60):
         culprit = random.Random(seed).randint(1, 64)
         measure = Simulated(times=stepped(64, culprit, 100.0, 104.0), noise=0.02, rounds=8, seed=seed)
-        answer = CommitSearch(made_up(64), measure, Options("step_time")).run()
+        answer = CommitSearch(made_up(64), measure.measure, Options("step_time")).run()
         if answer.culprit is not None:
             named += 1
             wrong += answer.culprit.subject != f"c{culprit}"

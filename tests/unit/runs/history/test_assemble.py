@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.baseline.text import dump
-from pytest_perfdl.model.record import Key
-from pytest_perfdl.runs.history import ALL, Measured, histories, mean, of_baseline, of_run
+from pytest_perfdl.model.record import Key, Series
+from pytest_perfdl.runs.history import ALL, histories, mean, of_baseline, of_run
 from unit.runs.history.records import CONTEXT, TEST, paired, record, run_file
 
 
@@ -18,7 +18,7 @@ def baseline(number, one):
 def test_a_point_is_the_geometric_mean_of_processes_with_its_interval():
     # By hand: logs -0.006, -0.002, 0.002, 0.006 have a deviation of 0.0051640; Student's quantile for 3 is 3.18245.
     value, (low, high) = mean(
-        Measured("timed", "ns", "lower", tuple(4e7 * math.exp(0.004 * each) for each in (-1.5, -0.5, 0.5, 1.5)))
+        Series("timed", "ns", "lower", tuple(4e7 * math.exp(0.004 * each) for each in (-1.5, -0.5, 0.5, 1.5)))
     )
     assert value == pytest.approx(4e7)
     assert high == pytest.approx(4e7 * math.exp(3.18245 * 0.0051640 / 2), rel=1e-6)
@@ -26,10 +26,10 @@ def test_a_point_is_the_geometric_mean_of_processes_with_its_interval():
 
 
 def test_intervals_of_one_process_of_counts_and_of_shares():
-    assert mean(Measured("timed", "ns", "lower", (5.0,))) == (5.0, None)
-    assert mean(Measured("counted", "1", "lower", (5.0,))) == (5.0, (5.0, 5.0))
-    assert mean(Measured("timed", "%", "lower", (0.0, 0.0))) == (0.0, (0.0, 0.0))
-    value, (low, high) = mean(Measured("timed", "%", "lower", (0.0, 2.0)))
+    assert mean(Series("timed", "ns", "lower", (5.0,))) == (5.0, None)
+    assert mean(Series("counted", "1", "lower", (5.0,))) == (5.0, (5.0, 5.0))
+    assert mean(Series("timed", "%", "lower", (0.0, 0.0))) == (0.0, (0.0, 0.0))
+    value, (low, high) = mean(Series("timed", "%", "lower", (0.0, 2.0)))
     assert value == 1.0
     # Student's quantile for 1 is 12.7062, the standard error 1.
     assert (low, high) == (pytest.approx(1 - 12.7062, rel=1e-4), pytest.approx(1 + 12.7062, rel=1e-4))

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from pytest_perfdl.model.errors import HistoryError
+from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.runs import history
 from pytest_perfdl.system.git import blobs
@@ -172,9 +172,9 @@ def test_a_shallow_clone_is_said_to_be_one(repository, tmp_path):
 
 def test_no_repository_and_a_folder_elsewhere(tmp_path, repository):
     said = r"no git repository: name run files instead \(perfdl history --runs FOLDER\)"
-    with pytest.raises(HistoryError, match=said):
+    with pytest.raises(InputError, match=said):
         list(history.measurements(tmp_path, "baselines", print))
-    with pytest.raises(HistoryError, match=r"is not in the git repository .*: set the folder with --dir"):
+    with pytest.raises(InputError, match=r"is not in the git repository .*: set the folder with --dir"):
         read(repository, str(tmp_path / "elsewhere"))
 
 

@@ -5,7 +5,7 @@ import json
 import fsspec
 import pytest
 
-from pytest_perfdl.model.errors import HistoryError
+from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.record import INJECTED
 from pytest_perfdl.runs import run_files
 from pytest_perfdl.runs.history import histories
@@ -118,7 +118,7 @@ def test_a_url_with_large_files(memory, monkeypatch):
     ],
 )
 def test_a_place_that_is_not_there(place, why, memory):
-    with pytest.raises(HistoryError) as error:
+    with pytest.raises(InputError) as error:
         read(place)
     assert str(error.value) == why
 
@@ -137,7 +137,7 @@ def test_a_name_from_a_url_reaches_no_terminal(memory):
     memory.pipe("/runs/\x1b[31m.json", b"{")
     _, (line,) = read("memory://runs")
     assert "\x1b" not in line
-    with pytest.raises(HistoryError) as error:
+    with pytest.raises(InputError) as error:
         read("unheard://\x1b[31m")
     assert "\x1b" not in str(error.value)
 

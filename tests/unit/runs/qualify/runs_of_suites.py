@@ -1,6 +1,12 @@
 """Runs of a suite, made from a few words."""
 
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_perfdl.model.record import Key
+from pytest_perfdl.results.run import Run
 from pytest_perfdl.runs.qualify import Case, Metric, Outcome
+from unit.report import runs
 
 
 def case_of(verdict="unchanged", name="a.py::test_a", *, basis="paired", effect=0.0, compared=True, **metrics):
@@ -12,28 +18,36 @@ def outcome(*cases, inject=0.0, seconds=10.0, arguments=(), key="cpu-1t", commit
     return Outcome(inject, "2025-01-02T03:04:05Z", seconds, commit, key, tuple(arguments), cases or (case_of(),))
 
 
-def run_file(*tests, key="cpu-1t", settings=(), context=()):
-    """What pytest --perf-json writes, as far as it is read."""
-    return {
-        "date": "2025-01-02T03:04:05Z",
-        "commit": None,
-        "key": {"slug": key},
-        "settings": dict(settings),
-        "context": dict(context),
-        "tests": list(tests),
-    }
+def run_of(*results, key="cpu-1t", settings=(), context=()):
+    return Run(
+        root=Path("/"),
+        key=Key(key, {}),
+        context=dict(context),
+        results=results,
+        perf_dir="baselines",
+        report_dir=Path("/report"),
+        date="2025-01-02T03:04:05Z",
+        settings=dict(settings),
+    )
 
 
-def case_in_file(verdict="unchanged", name="a.py::test_a", *, reason="", record=True, base=None, **metrics):
-    return {
-        "id": name,
-        "verdict": verdict,
-        "reason": reason,
-        "record": {} if record else None,
-        "base_record": None if base is None else {"occasions": [{"date": base}]},
-        "metrics": metrics or {"step_time": metric(verdict)},
-    }
+def result_of(verdict="unchanged", name="a.py::test_a", *, reason="", record=True, base=None, **metrics):
+    stored = runs.record(name)
+    stored = replace(stored, occasions=(replace(stored.occasions[0], date=base),))
+    return runs.result(
+        verdict,
+        name,
+        reason=reason,
+        metrics=[made(name) for name, made in (metrics or {"step_time": metric(verdict)}).items()],
+        new=runs.record(name) if record else None,
+        base=None if base is None else stored,
+    )
 
 
 def metric(verdict="unchanged", effect=0.01, *, evidence=None, limit="3%", kind="timed"):
-    return {"kind": kind, "verdict": verdict, "effect": effect, "limit": limit, "evidence": evidence}
+    """Makes a metric, given its name."""
+    more = {"effect": effect, "verdict": verdict, "evidence": evidence}
+    unit = "ns" if kind == "timed" else "1"
+    return lambda name: runs.with_limit(
+        name, limit=limit, kind=kind, unit=unit, better="lower", base=1.0, new=1.0, **more
+    )

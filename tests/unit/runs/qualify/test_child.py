@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.model.errors import RunFailed
+from pytest_perfdl.results.run import Run
+from pytest_perfdl.results.run_file import to_json
 from pytest_perfdl.runs import qualify
 from pytest_perfdl.runs.qualify import command, run_suite
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
-from unit.runs.qualify.runs_of_suites import case_in_file, run_file
+from unit.runs.qualify.runs_of_suites import result_of, run_of
 
 ENDS = """
 import pathlib, sys
@@ -29,7 +31,7 @@ def pytest_that(monkeypatch):
     """Puts a process that writes this run file, says this and ends with this code in pytest's place."""
 
     def ends(run=None, *, code=0, said=""):
-        text = "" if run is None else json.dumps(run)
+        text = "" if run is None else json.dumps(to_json(run) if isinstance(run, Run) else run)
 
         def words(arguments, share, scratch, **rest):
             return sys.executable, "-c", ENDS, str(scratch), text, str(code), said
@@ -56,7 +58,7 @@ def test_a_share_is_given_as_it_was_written(share, text):
 
 @pytest.mark.parametrize("code", [0, 1], ids=["passed", "failed"])
 def test_a_run_that_came_to_its_end(pytest_that, code):
-    pytest_that(run_file(case_in_file("regressed")), code=code)
+    pytest_that(run_of(result_of("regressed")), code=code)
     found = run_suite(["tests"], 0.05, first=True)
 
     assert (found.inject, found.arguments, found.cases[0].verdict) == (0.05, ("tests",), "regressed")
@@ -92,7 +94,7 @@ def test_a_run_that_did_not_is_one_line(pytest_that, code, said, message):
 @pytest.mark.parametrize("verdict", ["missing", "outdated", "incomparable"])
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
 def test_baselines_must_be_there(pytest_that, verdict, first):
-    pytest_that(run_file(case_in_file(), case_in_file(verdict, "b.py::test_b", reason="so it is")), code=1)
+    pytest_that(run_of(result_of(), result_of(verdict, "b.py::test_b", reason="so it is")), code=1)
     with pytest.raises(RunFailed) as error:
         run_suite([], 0.0, first=first)
 
@@ -103,19 +105,19 @@ def test_baselines_must_be_there(pytest_that, verdict, first):
 
 
 def test_a_suite_that_cannot_be_measured_is_told_at_once(pytest_that):
-    pytest_that(run_file(case_in_file(), case_in_file("invalid", "b.py::test_b", reason="it died")), code=1)
+    pytest_that(run_of(result_of(), result_of("invalid", "b.py::test_b", reason="it died")), code=1)
     with pytest.raises(RunFailed, match="test_b is invalid: it died"):
         run_suite([], 0.0, first=True)
     assert len(run_suite([], 0.0, first=False).cases) == 2, "one bad run ends no campaign"
 
-    pytest_that(run_file(case_in_file("unmeasured"), case_in_file(record=False)))
+    pytest_that(run_of(result_of("unmeasured"), result_of(record=False)))
     with pytest.raises(RunFailed, match="no test was compared with a baseline: record baselines with `pytest"):
         run_suite([], 0.0, first=True)
 
 
 def test_what_is_no_run_file(pytest_that):
     pytest_that({"tests": [{}]})
-    with pytest.raises(RunFailed, match=r"the run.json file of pytest cannot be used: not a run.json file"):
+    with pytest.raises(RunFailed, match=r"the run.json file of pytest cannot be used: .*/run.json is not a run file"):
         run_suite([], 0.0, first=True)
 
 

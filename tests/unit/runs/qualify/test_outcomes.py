@@ -2,18 +2,17 @@
 
 import pytest
 
-from pytest_perfdl.model.errors import OutcomeError
 from pytest_perfdl.runs.qualify import outcome_of
-from unit.runs.qualify.runs_of_suites import case_in_file, metric, run_file
+from unit.runs.qualify.runs_of_suites import metric, result_of, run_of
 
 
 def kept(*tests):
-    return outcome_of(run_file(*tests), inject=0.05, seconds=12.5, arguments=["tests"])
+    return outcome_of(run_of(*tests), inject=0.05, seconds=12.5, arguments=["tests"])
 
 
 def test_what_is_kept():
     found = kept(
-        case_in_file(
+        result_of(
             "suspect",
             **{
                 "step_time": metric("suspect", 0.04),
@@ -48,7 +47,7 @@ def test_what_is_kept():
     ids=["paired", "unpaired", "count", "budget", "other-time", "both"],
 )
 def test_what_a_verdict_rests_on(metrics, basis):
-    (test,) = kept(case_in_file("regressed", **metrics)).cases
+    (test,) = kept(result_of("regressed", **metrics)).cases
 
     assert test.basis == basis
 
@@ -59,15 +58,9 @@ def test_what_a_verdict_rests_on(metrics, basis):
     ids=["judged", "alternatives", "missing", "invalid"],
 )
 def test_what_is_a_trial(verdict, record, judged):
-    (test,) = kept(case_in_file(verdict, record=record)).cases
+    (test,) = kept(result_of(verdict, record=record)).cases
 
     assert test.judged == judged
-
-
-def test_what_is_no_run_file():
-    for data in ({}, [], None, {"tests": 5}, run_file({"id": "a"}), run_file(case_in_file("splendid"))):
-        with pytest.raises(OutcomeError, match=r"not a run.json file of pytest --perf"):
-            outcome_of(data, inject=0.0, seconds=1.0, arguments=())
 
 
 ONE = {"settings": {"perf_limits": "step_time:3%"}, "context": {"torch": "2.13.0"}}
@@ -84,7 +77,7 @@ OTHER = {
 @pytest.mark.parametrize("run, case, said", OTHER.values(), ids=OTHER)
 def test_runs_of_one_campaign_were_compared_with_the_same_in_the_same_way(run, case, said):
     def outcome(run, case):
-        return outcome_of(run_file(case_in_file(**case), **run), inject=0.0, seconds=1.0, arguments=())
+        return outcome_of(run_of(result_of(**case), **run), inject=0.0, seconds=1.0, arguments=())
 
     first = outcome(ONE, {"base": "2026-01"})
     assert first.differs(first) == ""

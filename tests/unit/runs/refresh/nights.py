@@ -6,6 +6,7 @@ from pathlib import Path
 
 from making import COMMIT, CONTEXT, counted, record, timed
 
+from pytest_perfdl.model.limits import Limit
 from pytest_perfdl.model.record import Code
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
@@ -49,7 +50,7 @@ def metric(change, verdict, *, name="step_time", rounds=8, noise=0.004, seed=0, 
         "new": BASE_NS * environment * (1 + change),
         "effect": change,
         "ci95": (change - 0.004, change + 0.004),
-        "limit": "3%",
+        "limit": Limit("3%", 0.03),
         "verdict": verdict,
         "reason": f"{change:+.1%}",
         "evidence": "paired",

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import ConstantsError
 from pytest_perfdl.model.record import Key
-from pytest_perfdl.run import machine_limits
-from pytest_perfdl.run.machine_limits import MachineLimits, reached, unfit
+from pytest_perfdl.run import machine_rates
+from pytest_perfdl.run.machine_rates import MachineRates, reached, unfit
 
 KEY = Key("cpu-2c-1t", {"threads": 1, "accelerators": 0})
 FOUND = Machine(
@@ -38,7 +38,7 @@ def measuring(monkeypatch):
                 raise answer
             return answer
 
-        monkeypatch.setattr(machine_limits, "calibrated", calibrated)
+        monkeypatch.setattr(machine_rates, "calibrated", calibrated)
         return asked
 
     return give
@@ -46,7 +46,7 @@ def measuring(monkeypatch):
 
 def test_limits_are_measured_once_and_kept(store, measuring):
     asked = measuring(FOUND)
-    limits = MachineLimits(store)
+    limits = MachineRates(store)
     assert limits.of(KEY) is None
     assert limits.measure(KEY, ("torch",)) == ""
     assert limits.measure(KEY) == ""
@@ -54,7 +54,7 @@ def test_limits_are_measured_once_and_kept(store, measuring):
     assert limits.of(KEY) == FOUND
     assert (store.base / "cpu-2c-1t" / "machine.json").exists()
     # Another run reads them.
-    later = MachineLimits(store)
+    later = MachineRates(store)
     assert later.of(KEY) == FOUND
     assert later.measure(KEY) == ""
     assert len(asked) == 1
@@ -77,7 +77,7 @@ def test_limits_are_measured_once_and_kept(store, measuring):
 )
 def test_limits_that_cannot_be_measured_are_left_out_and_not_asked_for_again(store, measuring, answer, said):
     asked = measuring(answer)
-    limits = MachineLimits(store)
+    limits = MachineRates(store)
     assert limits.measure(KEY).startswith(said)
     assert limits.measure(KEY).startswith(said)
     assert len(asked) == 1
@@ -90,7 +90,7 @@ def test_a_damaged_file_is_refused_with_what_to_do(store):
     path.parent.mkdir(parents=True)
     path.write_text("{}{")
     with pytest.raises(ConstantsError) as refused:
-        MachineLimits(store).of(KEY)
+        MachineRates(store).of(KEY)
     assert str(refused.value).endswith("restore the file from git, or delete the file and run pytest --perf-update")
     assert "\n" not in str(refused.value)
 
@@ -167,7 +167,7 @@ class TestMissed:
     )
     def test_what_the_machine_does_not_reach_now_is_measured_once(self, store, measuring, now, said):
         measuring(FOUND)
-        limits = MachineLimits(store)
+        limits = MachineRates(store)
         limits.measure(KEY)
         asked = measuring(now)
         before = len(asked)
@@ -177,9 +177,9 @@ class TestMissed:
 
     def test_limits_by_key_for_reports(self, store, measuring):
         measuring(FOUND)
-        limits = MachineLimits(store)
+        limits = MachineRates(store)
         limits.measure(KEY)
         other = Key("other", {})
         assert limits.peaks([KEY, other, KEY]) == {KEY.slug: FOUND.peaks}
         (store.base / KEY.slug / "machine.json").write_text("{")
-        assert MachineLimits(store).peaks([KEY]) == {}
+        assert MachineRates(store).peaks([KEY]) == {}

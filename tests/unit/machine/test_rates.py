@@ -1,6 +1,6 @@
 import pytest
 
-from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.machine.rates import Machine
 
 MEASURED = Machine(
     memory_bytes_per_s=9.87654321e9,
@@ -37,7 +37,7 @@ def test_what_was_measured_is_the_peaks():
     assert peaks.bandwidth(1) == 5.55555e10
     assert peaks.bandwidth(2**30) == 9.87654321e9
     assert Machine(flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e9).peaks is None
-    assert MEASURED.without_limits().peaks is None
+    assert MEASURED.without_peaks().peaks is None
     assert Machine(contention=1.5).or_else(MEASURED).peaks == peaks
     joined = MEASURED.or_else(Machine(contention=1.5))
     assert (joined.key, joined.date, joined.contention) == ("cpu-1t torch 2.13.0", "2026-11-23", 1.5)

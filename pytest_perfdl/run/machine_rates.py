@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.machine.constants import FILE, Machine
 from pytest_perfdl.machine.fitness import MachineFinding
-from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.machine.processors import allowed, power, quota
+from pytest_perfdl.machine.rates import FILE, Machine, Peaks
 from pytest_perfdl.model.errors import BaselineError, ConstantsError
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.model.units import format_quantity
@@ -30,8 +29,8 @@ _CHECK_SECONDS = 2.5
 _MISSED = 0.1
 
 
-class MachineLimits:
-    """The limits under the keys of a run."""
+class MachineRates:
+    """The peak rates under the keys of a run."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -51,7 +50,7 @@ class MachineLimits:
             path = self.path(key)
             try:
                 self._known[key.slug] = Machine.load(path) if path.exists() else None
-            except ValueError as error:
+            except ConstantsError as error:
                 raise ConstantsError(
                     f"{error}: restore the file from git, or delete the file and run pytest --perf-update"
                 ) from None
@@ -89,7 +88,7 @@ class MachineLimits:
         return self._refused.get(key.slug, "")
 
     def missed(self, key: Key, key_extra: Sequence[str] = ()) -> str:
-        """What of the limits the machine does not reach now, in one line; empty where it does. Measured once a run."""
+        """What of the peak rates the machine does not reach now, in one line; empty where it does; once a run."""
         if key.slug not in self._missed:
             kept = self.of(key)
             try:
@@ -114,7 +113,7 @@ def has_device(key: Key) -> bool:
 
 
 def reached(store: Store, threads: int = 1) -> list[MachineFinding]:
-    """Whether this machine still reaches the limits that are kept of it; nothing where none are.
+    """Whether this machine still reaches the peak rates that are kept of it; nothing where none are.
 
     Each is measured again, for a quarter of the time. Missed is one below nine tenths, or by three times its spread.
     """
@@ -129,7 +128,7 @@ def reached(store: Store, threads: int = 1) -> list[MachineFinding]:
     try:
         kept = Machine.load(path)
         now = calibrated(threads, on_device=False, seconds=_CHECK_SECONDS)
-    except ValueError as error:
+    except ConstantsError as error:
         return [MachineFinding("note", "limits", f"the peak rates could not be compared with {FILE}", str(error))]
     if not (missed := _below(kept, now)):
         return [MachineFinding("ok", "limits", f"the machine reaches the peak rates in {FILE} (recorded {kept.date})")]
@@ -139,7 +138,7 @@ def reached(store: Store, threads: int = 1) -> list[MachineFinding]:
 
 
 def _below(kept: Machine, now: Machine) -> list[str]:
-    """Limits that are missed by more than a tenth, and by more than three times their spread."""
+    """Peak rates that are missed by more than a tenth, and by more than three times their spread."""
     return [
         f"{name} is {format_quantity(found, unit)} (recorded: {format_quantity(before, unit)})"
         for name, unit, spread, before, found in _paired(kept, now)
@@ -161,9 +160,9 @@ def _paired(kept: Machine, now: Machine) -> Iterator[tuple[str, str, float, floa
 def calibrated(
     threads: int, on_device: bool, key_extra: Sequence[str] = (), *, seconds: float | None = None
 ) -> Machine:
-    """The machine's limits, measured now by a process with the environment of workers.
+    """The machine's peak rates, measured now by a process with the environment of workers.
 
-    `seconds` are those of the repeats; by default as many as for limits that are kept.
+    `seconds` are those of the repeats; by default as many as for rates that are kept.
 
     Raises
     ------
@@ -188,10 +187,7 @@ def calibrated(
                 f"the benchmark of this machine failed with exit code {done.code}"
             ]
             raise ConstantsError(said[-1])
-        try:
-            return Machine.load(file)
-        except ValueError as error:
-            raise ConstantsError(str(error)) from None
+        return Machine.load(file)
 
 
 def unfit(root: Path = Path("/")) -> str:

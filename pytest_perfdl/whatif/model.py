@@ -375,7 +375,7 @@ class Constants:
 
 @dataclass(frozen=True, slots=True)
 class StepSpan:
-    """One step as measured: see `pytest_perfdl.analysis.events.steps.step_windows`."""
+    """One step as measured: see `pytest_perfdl.analysis.events.steps.steps_of`."""
 
     number: int
     start: int

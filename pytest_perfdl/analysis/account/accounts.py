@@ -16,7 +16,7 @@ from pytest_perfdl.analysis.account.transfers import copied_to_device
 from pytest_perfdl.analysis.events.communication import communication_kernels, covered, waits_for_collectives
 from pytest_perfdl.analysis.events.device_record import carried_over
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
-from pytest_perfdl.analysis.events.launches import Launches, call_tree, kernel_launch_rows, launches
+from pytest_perfdl.analysis.events.launches import Launches, call_tree, launch_calls, launches
 from pytest_perfdl.analysis.events.nesting import Ownership, ownership, threads_of
 from pytest_perfdl.analysis.events.operators import operator_args, operator_time
 from pytest_perfdl.analysis.events.steps import device_steps, steps_of
@@ -348,7 +348,7 @@ class ProfileTables:
     on_device: bool
     """Whether the trace has device events: decides what `step_ns`, `rows` and `account` mean."""
     step_ns: tuple[int, ...]
-    """`host_ns` of each step on CPU-only traces, `window_ns` with device events (see `step_windows`)."""
+    """`host_ns` of each step on CPU-only traces, `window_ns` with device events (see `steps_of`)."""
     rows: tuple[ProfiledRow, ...]
     """By kind, then the longest first, then by name. Rows of idle classes without time are left out."""
     accounts: tuple[Mapping[str, int], ...]
@@ -408,7 +408,7 @@ def profile_tables(trace: Trace) -> ProfileTables:
     ]
     kinds = ("operator", "kernel", "idle")
     is_kernel = trace.category[joined.device] == Category.KERNEL
-    calls = steps.of_host_time(trace.start[kernel_launch_rows(trace)])
+    calls = steps.of_host_time(trace.start[launch_calls(trace).row])
     names = _joined_names(found, len(windows))
     return ProfileTables(
         steps=len(windows),

@@ -12,7 +12,7 @@ from pytest_perfdl.analysis.events.intervals import Steps
 from pytest_perfdl.analysis.events.nesting import Mask, innermost
 from pytest_perfdl.analysis.events.operators import operator_at
 from pytest_perfdl.analysis.events.origins import module_paths, source_lines
-from pytest_perfdl.analysis.events.steps import step_windows, steps_of
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import backward_rows, input_rows, optimizer_rows
 from pytest_perfdl.analysis.overview.memory_timeline import device_name
 from pytest_perfdl.model.memory import Category, Held, MemoryAccount, MemoryRow, Phase
@@ -412,7 +412,7 @@ def _account(trace: Trace, device_type: int, device_id: int) -> MemoryAccount:
     memory = trace.memory
     own = np.flatnonzero((memory.device_type == device_type) & (memory.device_id == device_id))
     name = device_name(device_type, device_id)
-    windows = [Window(each.host_start, each.host_end) for each in step_windows(trace)]
+    windows = [Window(each.host_start, each.host_end) for each in steps_of(trace).windows]
     # Nothing says of what is before the first event that is freed later when it was allocated: it is there all along.
     base = int(memory.allocated[own[0]] - memory.bytes[own[0]])
     allocations, foreign, lines = _allocations(trace, own, name)

@@ -161,7 +161,7 @@ def input_pipeline(trace: Trace) -> InputFigures:
 
     A trace shows that a step waited for data, not why: the stall of fetching and that of preparing come apart only by
     runs with synthetic and with cached batches. What worker processes do is not in the trace.
-    A trace without ProfilerStep has one step over all its host work (see `step_windows`); one without events none.
+    A trace without ProfilerStep has one step over all its host work (see `steps_of`); one without events none.
     """
     joined = launches(trace)
     steps = steps_of(trace)

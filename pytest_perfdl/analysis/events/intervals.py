@@ -113,7 +113,7 @@ class StepWindow:
     host_start: int
     host_end: int
     start: int
-    """Start of the window [C_{N-1}, C_N); that of a first step is C_0, see `step_windows`."""
+    """Start of the window [C_{N-1}, C_N); that of a first step is C_0, see `steps_of`."""
     end: int
     """C_N: the annotation's end or that of the last device event launched in N, whichever is later."""
     host_ns: int

@@ -227,11 +227,6 @@ def launch_calls(trace: Trace) -> LaunchCalls:
     return LaunchCalls(rows[kept], total[kept])
 
 
-def kernel_launch_rows(trace: Trace) -> Rows:
-    """Rows of the calls that launch a kernel or a graph, each launch once, ordered as `Trace.rows`."""
-    return launch_calls(trace).row
-
-
 # The call tree of the host: which operator, annotation, Python frame or runtime call runs inside which.
 
 

@@ -38,8 +38,9 @@ LONGER = 1.05
 """How much longer than any other step a first one must be for unrecorded work ahead of it to be the reason."""
 
 
-def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
-    """The steps of a trace, by time, that figures are made of.
+@once
+def steps_of(trace: Trace) -> Steps:
+    """The steps of a trace that figures are made of.
 
     Host step N is the `ProfilerStep#N` annotation on its host thread, never its projection on the device. What
     starts inside it, on whichever host thread, belongs to N, and so do the device events that it launches.
@@ -60,12 +61,6 @@ def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
     `MISSING_SHARE` of the device work is missing (`missing_work`) or that follow one whose end is, and all where the
     clocks of host and device differ by as much of a step.
     """
-    return steps_of(trace).windows
-
-
-@once
-def steps_of(trace: Trace) -> Steps:
-    """The steps as `step_windows` defines them, ready to be asked what belongs to them."""
     return _steps(trace, step_list(trace))
 
 
@@ -177,7 +172,7 @@ class _Bounds:
 
 
 def _bounds(trace: Trace, listed: StepList, *, clocks_agree: bool) -> _Bounds:
-    """The bounds of all steps, those that are left out too: see `step_windows`."""
+    """The bounds of all steps, those that are left out too: see `steps_of`."""
     joined = launches(trace)
     linked = joined.linked
     order = np.argsort(trace.start[joined.call[linked]], kind="stable")

@@ -137,7 +137,7 @@ def _traffic(calls: Calls, kind: str, steps: int) -> Traffic:
 def activity(trace: Trace) -> RankActivity:
     """Reduce one rank's trace to what `compare` needs.
 
-    Steps are those of `step_windows`. With device events the classes of a step are those of `device_accounts`. Without,
+    Steps are those of `steps_of`. With device events the classes of a step are those of `device_accounts`. Without,
     *computing* is time inside operators of the step's thread that compute (`computing_rows`), *input* is time inside a
     DataLoader's `__next__`, *communication* is where the thread waits for collectives (`waits_for_collectives`), and
     the rest is *host*.

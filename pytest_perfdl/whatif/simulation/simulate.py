@@ -144,7 +144,7 @@ def _runs_of_steps(graph: TaskGraph) -> tuple[Rows, Rows, Mask]:
 
 
 def _carried_tasks(graph: TaskGraph) -> dict[int, Rows]:
-    """Device tasks from before each step that begins a run of consecutive numbers; see `step_windows`.
+    """Device tasks from before each step that begins a run of consecutive numbers; see `steps_of`.
 
     Remembered for graphs of equal structure.
     """
@@ -314,7 +314,7 @@ class Simulation:
 
     @property
     def steps_ns(self) -> I64:
-        """Length of each step's window: from the completion of the one before to its own, as `step_windows` has it.
+        """Length of each step's window: from the completion of the one before to its own, as `steps_of` has it.
 
         A step completes when its annotation has ended and, with device events, all that was launched in it. Time in
         a step's setup does not count. On traces without device events a window is the step's time on the host.

@@ -7,7 +7,7 @@ import pytest
 from pytest_perfdl.analysis import communication_overlap, memory_figures, profile_tables
 from pytest_perfdl.analysis.account.accounts import device_accounts
 from pytest_perfdl.analysis.events.communication import covered
-from pytest_perfdl.analysis.events.steps import step_windows
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.device import device_figures
 from pytest_perfdl.analysis.overview.findings import trace_integrity
 from pytest_perfdl.analysis.overview.tables import kernel_table
@@ -37,7 +37,7 @@ def reference(path):
 
 
 def test_windows(trace, reference):
-    windows = step_windows(trace)
+    windows = steps_of(trace).windows
     assert [(window.host_start, window.host_end) for window in windows] == [
         (step["start"], step["end"]) for step in reference.steps
     ]
@@ -121,7 +121,7 @@ def test_published_times_of_resnet50_with_and_without_workers():
     medians, kernel_ms, tables = [], [], []
     for name in ("resnet50_workers0", "resnet50_workers4"):
         trace = read(corpus_file(name))
-        windows = step_windows(trace)
+        windows = steps_of(trace).windows
         medians.append(round(statistics.median(window.host_ns for window in windows) / 1e6, 1))
         kernels = trace.rows(Category.KERNEL)
         kernel_ms.append(round(int(trace.duration[kernels].sum()) / len(windows) / 1e6, 1))

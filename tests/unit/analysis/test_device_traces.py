@@ -5,7 +5,7 @@ import pytest
 from pytest_perfdl.analysis import communication_overlap, profile_tables
 from pytest_perfdl.analysis.account.transfers import copied_to_device
 from pytest_perfdl.analysis.events.communication import communication_kernels
-from pytest_perfdl.analysis.events.launches import kernel_launch_rows, launches
+from pytest_perfdl.analysis.events.launches import launch_calls, launches
 from unit.trace.chrome import MAIN, kernel, launch, step, trace, x
 
 
@@ -243,7 +243,7 @@ def test_a_correlation_that_two_calls_share_means_the_outer_one():
     ],
 )
 def test_which_calls_launch(name, launching):
-    assert len(kernel_launch_rows(trace(launch(0, 1, 1, name=name)))) == launching
+    assert len(launch_calls(trace(launch(0, 1, 1, name=name))).row) == launching
 
 
 @pytest.mark.parametrize(

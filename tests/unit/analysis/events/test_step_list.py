@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_perfdl.analysis.account.accounts import profile_tables
-from pytest_perfdl.analysis.events.steps import step_windows
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.summary import summarize
 from unit.analysis.jobs import lengths, pipelined, said, steady, steps_in, without
 from unit.trace.chrome import kernel, launch, step, trace, x
@@ -192,7 +192,7 @@ def test_a_measured_pass_knows_that_its_steps_are_whole():
 
     found = trace(*steady(4), *(x("aten::topk", 3050 + 100 * each, 20) for each in range(5)))
     assert [window.number for window in whole_steps(found).windows] == [1, 2, 3, 4]
-    assert [window.number for window in step_windows(found)] == [1, 2, 3, 4], "whoever asks later is told the same"
+    assert [window.number for window in steps_of(found).windows] == [1, 2, 3, 4], "whoever asks later is told the same"
 
 
 def test_the_thread_that_holds_the_work_owns_the_steps():

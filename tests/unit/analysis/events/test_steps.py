@@ -1,18 +1,18 @@
 """Which time belongs to which step."""
 
-from pytest_perfdl.analysis.events.steps import step_windows
+from pytest_perfdl.analysis.events.steps import steps_of
 from unit.trace.chrome import MAIN, kernel, launch, step, trace, x
 
 
 def _bounds(found):
-    return [(w.number, w.host_start, w.host_end, w.start, w.end) for w in step_windows(found)]
+    return [(w.number, w.host_start, w.host_end, w.start, w.end) for w in steps_of(found).windows]
 
 
 def test_on_a_cpu_windows_are_the_annotations():
     found = trace(step(3, 0, 10), x("op", 1, 2), step(4, 12, 10), x("op", 13, 2))
     assert _bounds(found) == [(3, 0, 10_000, 0, 10_000), (4, 12_000, 22_000, 12_000, 22_000)]
-    assert [(window.host_ns, window.window_ns) for window in step_windows(found)] == [(10_000, 10_000)] * 2
-    assert {(window.pid, window.tid) for window in step_windows(found)} == {(MAIN, MAIN)}
+    assert [(window.host_ns, window.window_ns) for window in steps_of(found).windows] == [(10_000, 10_000)] * 2
+    assert {(window.pid, window.tid) for window in steps_of(found).windows} == {(MAIN, MAIN)}
 
 
 def test_with_a_device_windows_tile_from_completion_to_completion():
@@ -34,7 +34,7 @@ def test_with_a_device_windows_tile_from_completion_to_completion():
         (2, 12_000, 22_000, 20_000, 22_000),
         (3, 22_000, 32_000, 22_000, 38_000),
     ]
-    assert [window.window_ns for window in step_windows(found)] == [20_000, 2_000, 16_000]
+    assert [window.window_ns for window in steps_of(found).windows] == [20_000, 2_000, 16_000]
 
 
 def test_completion_never_runs_backwards():
@@ -46,8 +46,8 @@ def test_completion_never_runs_backwards():
         launch(11, 1, 6),
         kernel("k", 12, 1, 6, 9),
     )
-    assert [(window.start, window.end) for window in step_windows(found)] == [(0, 100_000), (100_000, 100_000)]
-    assert step_windows(found)[1].window_ns == 0
+    assert [(window.start, window.end) for window in steps_of(found).windows] == [(0, 100_000), (100_000, 100_000)]
+    assert steps_of(found).windows[1].window_ns == 0
 
 
 def test_projections_on_the_device_are_not_steps():
@@ -59,21 +59,21 @@ def test_projections_on_the_device_are_not_steps():
 
 def test_the_thread_with_most_annotations_owns_the_steps():
     found = trace(step(9, 0, 100, tid=7), step(1, 0, 10), x("op", 1, 1), step(2, 10, 10), x("op", 11, 1))
-    assert [window.number for window in step_windows(found)] == [1, 2]
+    assert [window.number for window in steps_of(found).windows] == [1, 2]
 
 
 def test_an_empty_last_step_is_what_a_profiler_leaves_when_it_stops():
     found = trace(step(1, 0, 10), x("op", 1, 1), step(2, 10, 1))
-    assert [window.number for window in step_windows(found)] == [1]
+    assert [window.number for window in steps_of(found).windows] == [1]
     launched = trace(step(1, 0, 10), x("op", 1, 1), step(2, 10, 1), launch(10.5, 0.1, 3), kernel("k", 10.7, 0.1, 3))
-    assert [window.number for window in step_windows(launched)] == [1, 2]
+    assert [window.number for window in steps_of(launched).windows] == [1, 2]
     running = trace(step(1, 0, 10), x("op", 1, 9.5), step(2, 10, 1))
-    assert [window.number for window in step_windows(running)] == [1, 2]
+    assert [window.number for window in steps_of(running).windows] == [1, 2]
     long = trace(step(1, 0, 10), x("op", 1, 1), step(2, 10, 1.001))
-    assert [window.number for window in step_windows(long)] == [1, 2]
+    assert [window.number for window in steps_of(long).windows] == [1, 2]
     idle = trace(step(1, 0, 10), step(2, 10, 1))
-    assert [window.number for window in step_windows(idle)] == [1, 2], "steps that never have operators are steps"
-    assert [window.number for window in step_windows(trace(step(1, 0, 10)))] == [1]
+    assert [window.number for window in steps_of(idle).windows] == [1, 2], "steps that never have operators are steps"
+    assert [window.number for window in steps_of(trace(step(1, 0, 10))).windows] == [1]
 
 
 def test_without_steps_there_is_one_window_over_everything():
@@ -87,7 +87,7 @@ def test_without_steps_there_is_one_window_over_everything():
         x("frame", 0, 1000, "python_function"),
     )
     assert _bounds(found) == [(-1, 5_000, 50_000, 0, 145_000)]
-    assert step_windows(found)[0].tid == MAIN
+    assert steps_of(found).windows[0].tid == MAIN
 
 
 def test_without_host_events_the_window_is_the_devices():
@@ -95,8 +95,8 @@ def test_without_host_events_the_window_is_the_devices():
 
 
 def test_no_events_no_windows():
-    assert step_windows(trace()) == ()
-    assert step_windows(trace(x("frame", 0, 10, "python_function"))) == ()
+    assert steps_of(trace()).windows == ()
+    assert steps_of(trace(x("frame", 0, 10, "python_function"))).windows == ()
 
 
 def test_setup_is_no_part_of_a_step():
@@ -106,6 +106,6 @@ def test_setup_is_no_part_of_a_step():
         x("op", 40, 1),
         x("perfdl.setup", 50, 10, "user_annotation", tid=999),
     )
-    (window,) = step_windows(found)
+    (window,) = steps_of(found).windows
     assert (window.host_start, window.host_end) == (0, 100_000)
     assert window.host_ns == window.window_ns == 80_000

@@ -1,7 +1,7 @@
 """The part of a trace that a selection of steps leaves."""
 
 from pytest_perfdl.analysis.account.accounts import profile_tables
-from pytest_perfdl.analysis.events.steps import step_windows
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.selection import select
 from pytest_perfdl.analysis.overview.tables import operator_tables
 from pytest_perfdl.model.selection import parse
@@ -24,7 +24,7 @@ AHEAD = trace(
 
 
 def test_a_selected_step_takes_what_it_took():
-    whole, found = step_windows(AHEAD), step_windows(select(AHEAD, parse(["step=2"])))
+    whole, found = steps_of(AHEAD).windows, steps_of(select(AHEAD, parse(["step=2"]))).windows
     assert [(window.start, window.end) for window in whole] == [(1_000, 60_000), (60_000, 120_000)]
     assert found == whole[1:]
     account = profile_tables(select(AHEAD, parse(["step=2"]))).account
@@ -32,7 +32,7 @@ def test_a_selected_step_takes_what_it_took():
 
 
 def test_setup_is_left_out_of_a_selected_step_too():
-    (window,) = step_windows(select(AHEAD, parse(["step=2"])))
+    (window,) = steps_of(select(AHEAD, parse(["step=2"]))).windows
     assert window.host_ns == 11_000
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from pytest_perfdl.analysis.events.steps import step_windows
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.waiting.critical_path import critical_path
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import read
@@ -392,7 +392,7 @@ def test_steps_and_their_period():
     made = trace(*events)
     graph = check(made)
     replay = simulate(graph)
-    windows = [window.window_ns for window in step_windows(made)]
+    windows = [window.window_ns for window in steps_of(made).windows]
     assert replay.steps_ns.tolist() == windows == [110_000, 100_000, 100_000, 100_000]
     assert replay.period_ns == np.mean(windows)
     # The host needs 100 us a step, so that faster kernels gain only what the first step's overhang was.
@@ -416,7 +416,7 @@ def test_steps_and_their_period():
 def test_steps_begin_as_their_windows_do(events):
     made = trace(*events)
     graph = check(made)
-    assert simulate(graph).steps_ns.tolist() == [window.window_ns for window in step_windows(made)]
+    assert simulate(graph).steps_ns.tolist() == [window.window_ns for window in steps_of(made).windows]
     assert set(simulate(graph).steps_ns.tolist()) == {1_000_000}
 
 
@@ -455,7 +455,7 @@ def test_what_the_setup_launches_completes_the_step_too():
     )
     graph = check(made)
     # k ends at 212; of that the setup's 20 us are not the step's.
-    assert simulate(graph).steps_ns.tolist() == [window.window_ns for window in step_windows(made)] == [192_000]
+    assert simulate(graph).steps_ns.tolist() == [window.window_ns for window in steps_of(made).windows] == [192_000]
 
 
 def test_nothing():
@@ -470,7 +470,9 @@ def test_public_traces_are_replayed(name):
     made = read(corpus_file(name))
     graph = check(made)
     replay, found, path = simulate(graph), quality(graph), critical_path(made)
-    assert replay.steps_ns.tolist() == [window.window_ns for window in step_windows(made)] or len(replay.steps_ns) == 1
+    assert (
+        replay.steps_ns.tolist() == [window.window_ns for window in steps_of(made).windows] or len(replay.steps_ns) == 1
+    )
     assert found.replay_error == 0
     assert abs(found.constant_error) <= 0.005
     assert found.trust == "ok"

@@ -247,14 +247,7 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
     Three configurations along one axis cannot tell forms apart: through two of them any form passes. If they do not lie
     on a line (`STRAIGHT`) it is generic there, a power with a constant, which predicts the next size best: of 62 such
     triples of `benchmarks/scaling` 4.8 % off in the median, physical 5.8 %, affine 6.2 %, what the rule above
-    chooses 7.7 %.
-
-    Parameters
-    ----------
-    points
-        Three configurations or more.
-    forms
-        None: the `candidates`.
+    chooses 7.7 %. Without `forms` the `candidates` are fitted.
 
     Raises
     ------
@@ -288,20 +281,13 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
 
 
 def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: bool = False) -> TimePrediction:
-    """A model's time for one configuration, with its interval.
+    """A model's time for one configuration, with its interval; `points` are what it was fitted to.
 
     Beyond the measured range the interval is widened by the ratio of the farthest factor to the end of its range:
     held-out errors speak of sizes between others, and nothing was measured that says how the error grows outside. A
     rule of caution, no estimate.
 
-    Parameters
-    ----------
-    fit, points
-        A model and what it was fitted to.
-    at
-        A value for each factor that varies; others may be left out.
-    extrapolate
-        Answer beyond twice the measured range as well.
+    `at` has a value for each factor that varies; `extrapolate` answers beyond twice the measured range as well.
 
     Raises
     ------

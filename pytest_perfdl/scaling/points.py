@@ -239,12 +239,7 @@ def sizes_of(nodeid: str, names: Sequence[str] = ()) -> tuple[str, dict[str, flo
     >>> sizes_of("test_gpt.py::test_step[bf16-batch=8]"), sizes_of("test_step[8-2]", ["batch", "workers"])
     (('test_gpt.py::test_step[bf16]', {'batch': 8.0}), ('test_step', {'batch': 8.0, 'workers': 2.0}))
 
-    Parameters
-    ----------
-    nodeid
-        Node id.
-    names
-        Of the bare numbers, in their order; those beyond belong to the test.
+    `names` are those of the bare numbers, in their order; numbers beyond belong to the test.
     """
     test, bracket, inside = nodeid.partition("[")
     if not bracket or not inside.endswith("]"):
@@ -262,16 +257,10 @@ def sizes_of(nodeid: str, names: Sequence[str] = ()) -> tuple[str, dict[str, flo
 
 
 def members_of(records: Sequence[Record], *, test: str = "", names: Sequence[str] = ()) -> list[Member]:
-    """The sizes of one test: what points, and the parts of steps, are made of.
+    """The sizes of one test of a run: what points, and the parts of steps, are made of.
 
-    Parameters
-    ----------
-    records
-        Of all tests of a run.
-    test
-        Text that the test's id contains, where several tests of the run have sizes.
-    names
-        Of bare numbers in the ids, in their order.
+    Where several tests have sizes, `test` is text that the id of the one contains; `names` are those of bare numbers
+    in the ids, in their order.
 
     Raises
     ------

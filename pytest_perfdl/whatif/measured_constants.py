@@ -34,16 +34,8 @@ def measure_constants(
     Operators are those with a cost model that make up 95 % of the time of all of them. On a trace of the host alone
     also how much longer a process computes beside another, and what a DataLoader's worker costs.
 
-    Parameters
-    ----------
-    trace
-        Profiled with `record_shapes=True`.
-    forms
-        Element types for `amp`, and `"channels_last"`.
-    threads
-        Intra-op threads.
-    known
-        What was measured before; measured here with this torch and as many threads.
+    The trace is profiled with `record_shapes=True`; forms are element types for `amp`, and "channels_last". What is
+    `known` was measured here before, with this torch and as many intra-op threads.
 
     Raises
     ------

@@ -358,15 +358,9 @@ def simulate(graph: TaskGraph, duration: I64 | None = None, *, lags: Lags = "mea
     fixed orders on threads and streams). Works in O(V + E); the compiled structure is kept with the edges, so
     that other durations of the same graph cost a small part of the first simulation.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    duration
-        Nanoseconds of each task instead of the graph's own.
-    lags
-        "measured" replays the trace exactly; "constant" replaces every launch lag, kernel gap and return of a
-        call by one constant each, which measures how far the model explains the trace.
+    `duration` has nanoseconds of each task instead of the graph's own. The lags that were "measured" replay the trace
+    exactly; "constant" replaces every launch lag, kernel gap and return of a call by one constant each, which measures
+    how far the model explains the trace.
 
     Raises
     ------

@@ -375,18 +375,9 @@ def rederive(graph: TaskGraph, edges: Edges, new_tracks: Rows, left: Mask | None
     """Edges with what is decided at run time as a graph's present order of submission has it, ordered by target.
 
     Synchronizing calls wait for the last task ahead of them of the streams that they waited for before, and of
-    `new_tracks` if they wait for the whole device. Pairs that were there before keep their lag.
-
-    Parameters
-    ----------
-    graph
-        The graph with its present tasks; its own edges are not looked at.
-    edges
-        Those apart from chains, in any order.
-    new_tracks
-        The tracks that had no tasks before.
-    left
-        Which of the edges there still are, if not all.
+    `new_tracks`, which had no tasks before, if they wait for the whole device. Pairs that were there before keep their
+    lag. Edges are those apart from chains, in any order, of which those `left` are still there; the graph's own are not
+    looked at.
     """
     tasks = graph.tasks
     stays = np.ones(len(edges), dtype=bool) if left is None else left

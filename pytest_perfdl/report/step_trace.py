@@ -24,7 +24,7 @@ from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.nesting import ownership
 from pytest_perfdl.analysis.events.origins import FRAME
 from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.analysis.events.threads import Thread, input_rows, is_input, on_thread, thread_of
+from pytest_perfdl.analysis.events.threads import Thread, input_rows, is_input, on_thread
 from pytest_perfdl.analysis.overview.memory_timeline import device_name
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.model.errors import ChromeTraceError, TraceError
@@ -199,7 +199,7 @@ def drawn_gaps(trace: Trace) -> list[Gap]:
         names = [IDLE_CLASSES[place] for place in own.argmax(axis=0).tolist()]
         rows = found.call[found.window == 0].tolist()
     else:
-        thread = thread_of(steps.windows[0])
+        thread = steps.thread
         pieces = steps.host_time(0).difference(covered(trace, on_thread(trace, trace.rows(Category.CPU_OP), thread)))
         waiting = covered(trace, on_thread(trace, input_rows(trace), thread)).within(pieces.start, pieces.end)
         names = [

@@ -8,7 +8,7 @@ from typing import Any
 from pytest_perfdl.analysis.account.transfers import copy_figures
 from pytest_perfdl.analysis.efficiency.roofline import roofline
 from pytest_perfdl.machine.rates import Machine, Peaks
-from pytest_perfdl.trace.model import Trace, once
+from pytest_perfdl.trace.model import Trace, device_properties, once
 
 ACHIEVED = 0.8
 """Share of a data sheet's bandwidth that streaming kernels reach (STREAM-like kernels reach 75 to 92 %)."""
@@ -44,10 +44,7 @@ def machine_of(trace: Trace) -> Machine:
     that are in no table, and on CPUs, the memory's rate is that of the fastest tenth (by time) of operators that
     move at least 256 KiB a call and compute next to nothing.
     """
-    devices = trace.metadata.get("deviceProperties")
-    device: Mapping[str, Any] = (
-        next((each for each in devices if isinstance(each, dict)), {}) if isinstance(devices, list) else {}
-    )
+    device: Mapping[str, Any] = next(iter(device_properties(trace)), {})
     peaks = Peaks.of_device(str(device.get("name", "")))
     memory = device.get("totalGlobalMem")
     known: dict[str, Any] = {}

@@ -27,7 +27,6 @@ from pytest_perfdl.analysis.events.threads import (
     on_thread,
     operator_threads,
     optimizer_rows,
-    thread_of,
 )
 from pytest_perfdl.model.record import ProfiledRow
 from pytest_perfdl.model.step_part import Phase
@@ -225,7 +224,7 @@ def host_accounts(trace: Trace, steps: Steps, operators: Sequence[Mapping[str, i
     """
     if not steps.windows:
         return ()
-    thread = thread_of(steps.windows[0])
+    thread = steps.thread
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     communicating = waits_for_collectives(trace, thread)
     accounts = []
@@ -395,7 +394,7 @@ def profile_tables(trace: Trace) -> ProfileTables:
     steps = steps_of(trace)
     windows = steps.windows
     on_device = len(joined.device) > 0
-    threads = operator_threads(trace, thread_of(windows[0])) if windows else []
+    threads = operator_threads(trace, steps.thread) if windows else []
     found = [thread_operators(trace, steps, thread) for thread in threads]
     device_step = device_steps(trace)
     accounts = device_accounts(trace) if on_device else host_accounts(trace, steps, found[0].class_ns if found else ())

@@ -46,7 +46,7 @@ from pytest_perfdl.analysis.events.origins import (
     source_lines,
 )
 from pytest_perfdl.analysis.events.steps import device_steps, steps_of
-from pytest_perfdl.analysis.events.threads import input_rows, on_thread, operator_threads, thread_of
+from pytest_perfdl.analysis.events.threads import input_rows, on_thread, operator_threads
 from pytest_perfdl.model.step_part import Part, PartKind
 from pytest_perfdl.trace.annotations import MODULE, step_annotations
 from pytest_perfdl.trace.arrays import Numbering
@@ -433,7 +433,7 @@ def host_parts(trace: Trace, steps: Steps) -> StepParts:
     innermost Python frame or annotation on its thread.
     """
     ledger = TimeEntries(trace, labels(trace), (*OPERATOR_CLASSES, *HOST_IDLE_CLASSES))
-    thread = thread_of(steps.windows[0])
+    thread = steps.thread
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     communicating = waits_for_collectives(trace, thread)
     for other in operator_threads(trace, thread):
@@ -456,7 +456,7 @@ def host_parts(trace: Trace, steps: Steps) -> StepParts:
 
 
 def _idle(trace: Trace, steps: Steps, ledger: TimeEntries, waiting: Intervals, communicating: Intervals) -> None:
-    thread = thread_of(steps.windows[0])
+    thread = steps.thread
     busy = covered(trace, on_thread(trace, trace.rows(Category.CPU_OP), thread))
     around = on_thread(trace, trace.rows(Category.PYTHON_FUNCTION, Category.USER_ANNOTATION), thread)
     owned = ownership(trace.start[around], trace.end[around])

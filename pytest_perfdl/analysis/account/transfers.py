@@ -12,7 +12,7 @@ from pytest_perfdl.analysis.events.communication import covered
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, launches
 from pytest_perfdl.analysis.events.steps import device_steps, steps_of
-from pytest_perfdl.analysis.events.threads import input_rows, on_thread, thread_of
+from pytest_perfdl.analysis.events.threads import input_rows, on_thread
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 # Copies between host and device: bytes of each step, and bytes, time and bandwidth by kind.
@@ -167,7 +167,7 @@ def input_pipeline(trace: Trace) -> InputFigures:
     steps = steps_of(trace)
     if not steps.windows:
         return InputFigures((), (), (), (), 0, 0)
-    rows = on_thread(trace, input_rows(trace), thread_of(steps.windows[0]))
+    rows = on_thread(trace, input_rows(trace), steps.thread)
     waiting = covered(trace, rows)
     exposed = waiting.difference(covered(trace, joined.device))
     step = steps.of_host_time(trace.start[rows])

@@ -162,6 +162,11 @@ class Steps:
         return {group: found[group] for group in order}
 
     @property
+    def thread(self) -> tuple[int, int]:
+        """Process and thread id of the thread that owns the steps, of which there is at least one."""
+        return self.windows[0].pid, self.windows[0].tid
+
+    @property
     def starts(self) -> I64:
         """Start of each window."""
         return np.array([window.start for window in self.windows], dtype=np.int64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from pytest_perfdl.analysis.events.intervals import StepWindow
 from pytest_perfdl.trace.annotations import WAIT
 from pytest_perfdl.trace.model import Category, Rows, Trace, once
 
@@ -25,11 +24,6 @@ def on_thread(trace: Trace, rows: Rows, thread: Thread) -> Rows:
     """Those of `rows` that ran on a thread, in the same order."""
     own: Rows = rows[(trace.pid[rows] == thread[0]) & (trace.tid[rows] == thread[1])]
     return own
-
-
-def thread_of(window: StepWindow) -> Thread:
-    """The thread that owns a step."""
-    return window.pid, window.tid
 
 
 @once

@@ -17,7 +17,7 @@ from pytest_perfdl.analysis.events.intervals import Steps
 from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, Launches, launches
 from pytest_perfdl.analysis.events.operators import doubled_operators, operator_time
 from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.analysis.events.threads import on_thread, thread_of
+from pytest_perfdl.analysis.events.threads import on_thread
 from pytest_perfdl.analysis.waiting.critical_path import critical_path
 from pytest_perfdl.analysis.waiting.waits import SYNC_CALL
 from pytest_perfdl.machine.known_problems import Use, known_problems, recorded_versions
@@ -361,7 +361,7 @@ def _small_kernels(trace: Trace, tables: ProfileTables) -> Iterator[TraceFinding
 
 def _calls(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceFinding]:
     """Calls on the steps' thread that block it or manage memory."""
-    own = on_thread(trace, trace.launch_rows(), thread_of(steps.windows[0]))
+    own = on_thread(trace, trace.launch_rows(), steps.thread)
     own = own[steps.of_host_time(trace.start[own]) >= 0]
     whole = sum(window.host_ns for window in steps.windows)
     for kind, pattern, least, does in (

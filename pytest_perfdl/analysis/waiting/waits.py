@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.analysis.events.threads import Thread, input_rows, operator_threads, thread_of
+from pytest_perfdl.analysis.events.threads import Thread, input_rows, operator_threads
 from pytest_perfdl.analysis.waiting.device_order import (
     NEVER,
     DeviceOrder,
@@ -62,7 +62,7 @@ def host_threads(trace: Trace) -> tuple[HostThread, ...]:
     joined, steps = launches(trace), steps_of(trace)
     if not steps.windows:
         return ()
-    owner = thread_of(steps.windows[0])
+    owner = steps.thread
     busy = trace.rows(Category.CPU_OP, *LAUNCH_CATEGORIES)
     waits = input_rows(trace)
     busy_on, waits_on = by_track(trace, busy), by_track(trace, waits)

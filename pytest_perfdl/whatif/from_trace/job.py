@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from pytest_perfdl.analysis.ranks import RankFigures, ranks
+from pytest_perfdl.analysis.ranks.activity import rank_of
 from pytest_perfdl.trace.model import I64, Rows, Trace
 from pytest_perfdl.whatif.collectives import reduced_bytes
 from pytest_perfdl.whatif.from_trace.graph import task_graph
@@ -111,7 +112,7 @@ def job_graph(traces: Sequence[Trace], graph_of: Callable[[Trace], TaskGraph] = 
     """
     if len(traces) < 2:
         raise ValueError("a job needs the traces of at least two ranks")
-    numbers = [_number(trace) for trace in traces]
+    numbers = [rank_of(trace)[0] for trace in traces]
     if None not in numbers and len(set(numbers)) == len(numbers):
         traces = [trace for _, trace in sorted(zip(numbers, traces, strict=True), key=lambda each: each[0] or 0)]
     figures = ranks(traces)
@@ -121,18 +122,10 @@ def job_graph(traces: Sequence[Trace], graph_of: Callable[[Trace], TaskGraph] = 
     return couple(Job(parts, shifts, found, figures, _caveat(traces, found)))
 
 
-def _number(trace: Trace) -> int | None:
-    info = trace.metadata.get("distributedInfo")
-    number = info.get("rank") if isinstance(info, dict) else None
-    return number if isinstance(number, int) else None
-
-
 def _caveat(traces: Sequence[Trace], found: Meetings) -> str:
     if not len(found):
         return "the ranks cannot be simulated together, because no collective runs on all ranks"
-    infos = [trace.metadata.get("distributedInfo") for trace in traces]
-    sizes = [info.get("world_size") for info in infos if isinstance(info, dict)]
-    world = max((size for size in sizes if isinstance(size, int)), default=0)
+    world = max((rank_of(trace)[1] or 0 for trace in traces), default=0)
     if world > len(traces):
         return (
             f"only {len(traces)} of {world} ranks are given, so waiting for the missing ranks counts as communication"

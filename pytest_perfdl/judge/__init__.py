@@ -25,8 +25,9 @@ and otherwise with further repeats:
 - Without paired rounds: `stored_repeats`, with the rank test of `stats.quantiles`; `log_ratios` compares repeats,
   `stored_repeats.find_drift` measures changes of the machine.
 - Causes: `blame` finds what changed inside the step, `ranks` the rank that it comes from, `work` whether the step does
-  more work, or less (`work.find_vanished`).
-- Text: `results.verdict` has the names of verdicts, `reasons` the sentence that says why.
+  more work, the same work in a slower type or with more memory traffic, or less work (`work.find_vanished`).
+- Text: the module that makes a verdict also writes its reason: `stopping_rule`, `stored_repeats`, `untimed`, `budget`
+  (waivers too), `kernels`. `reasons` has the phrases that they share, and the reason of a test.
 
 This package imports nothing heavy.
 """

@@ -1,7 +1,7 @@
-"""Reasons of verdicts, one line per metric and per test, and the exact comparison of counted metrics.
+"""Phrases that reasons of verdicts share, the reason of a test, and the exact comparison of counted metrics.
 
-A reason is written once, when the verdict is made, and is part of it (`MetricVerdict.reason`), also in the run file.
-What reports say beyond it is in `report.story` and `report.words`.
+A reason is written once, in the module that makes the verdict, and is part of it (`MetricVerdict.reason`), also in the
+run file. What reports say beyond it is in `report.story` and `report.words`.
 """
 
 from __future__ import annotations

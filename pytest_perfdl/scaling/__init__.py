@@ -6,9 +6,9 @@
 
 - `points` holds measurements, from columns or from the records of a run (`points.points_of`).
 - Forms: `laws` says what forms and curves are, with lines for one axis (`laws.AFFINE`, `laws.PIECEWISE`); `generic` is
-  the published power law by global search, `physical` a sum of what the machine does.
+  the published power law by global search, `physical` a sum of what the machine does, products of powers of the sizes.
 - `choose.evaluate` fits a form with and without each configuration: errors and intervals. `choose.choose` takes the
   best, predicts, and says what it means.
 - `saved` keeps a choice as plain data, and has the growth of each part of a step (`saved.parts_of`). `planning` says
-  what follows from a choice, `growth` how one curve differs from another.
+  what follows from a choice, `growth` how a test's curve differs from that of its baseline.
 """

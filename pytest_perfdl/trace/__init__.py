@@ -4,8 +4,8 @@ All times are integer nanoseconds. Metrics are computed in `analysis`.
 
 - Reading: `reader` makes a frozen `Trace` of numpy columns from a file that kineto wrote since 2021: it cuts the text
   into slices, `decode` makes events of each (with repairs), `events` has their types and exact times, and `columns`
-  converts them to columns, categories included. `times` corrects impossible times. `formats` names what a file is
-  instead of a trace.
+  converts them to columns, and decides by its category what an event is, such as a copy (`columns._ALIASES`). `times`
+  corrects impossible times. `formats` names what a file is instead of a trace.
 - Data: `model` holds `Trace` and `Category`; `raw_args` the arguments of events as text; `arrays` sorts, groups,
   searches and numbers.
 - Meaning: `annotations` finds step annotations, `collective_names` says which names are collectives', `recordings`

@@ -122,21 +122,21 @@ def baseline_path(folder: Path, key_slug: str, node_id: str) -> Path:
     if not found or not file or not rest:
         raise ValueError(f"{node_id!r} is not the node id of a test")
     python = file.endswith(".py")
-    folders = [_limited(_escaped(part), part) for part in file.removesuffix(".py").split("/")]
+    folders = [_limit_length(_escape(part), part) for part in file.removesuffix(".py").split("/")]
     if not python:
         folders[-1] += "%"
     names, bracket, params = rest.partition("[")
-    stem = ".".join(map(_escaped, names.split("::")))
+    stem = ".".join(map(_escape, names.split("::")))
     if bracket:
-        stem += bracket + _escaped(params, also=b".")
-    name = _limited(stem, node_id, _STEM_BYTES, folded=True) + RECORD_SUFFIX
+        stem += bracket + _escape(params, also=b".")
+    name = _limit_length(stem, node_id, _STEM_BYTES, folded=True) + RECORD_SUFFIX
     return key_folder(folder, key_slug).joinpath(*folders, name)
 
 
 def key_folder(folder: Path, key_slug: str) -> Path:
     """The folder of all baselines of a key."""
     dots = b"." if key_slug == key_slug.strip(".") else b""
-    return folder / _limited(_escaped(key_slug, also=dots), key_slug, folded=True)
+    return folder / _limit_length(_escape(key_slug, also=dots), key_slug, folded=True)
 
 
 def exemplar_path(record: Path, call: str) -> Path:
@@ -145,7 +145,7 @@ def exemplar_path(record: Path, call: str) -> Path:
     >>> exemplar_path(Path("test_step.json"), "forward").name
     'test_step.forward.trace.json.gz'
     """
-    named = "." + _limited(_escaped(call), call, _CALL_BYTES - 1, folded=True) if call else ""
+    named = "." + _limit_length(_escape(call), call, _CALL_BYTES - 1, folded=True) if call else ""
     return record.with_name(_stem(record) + named + TRACE_SUFFIX)
 
 
@@ -163,14 +163,14 @@ def _stem(record: Path) -> str:
     return record.name.removesuffix(RECORD_SUFFIX)
 
 
-def _escaped(text: str, also: bytes = b"") -> str:
+def _escape(text: str, also: bytes = b"") -> str:
     """Percent-escape; a name cannot be empty, "." or "..", and two names never give the same."""
     kept = _KEPT | set(also)
     data = text.encode("utf-8", "surrogatepass")
     return "".join(chr(byte) if byte in kept else f"%{byte:02X}" for byte in data) or "%"
 
 
-def _limited(name: str, whole: str, most: int = NAME_BYTES - 1, *, folded: bool = False) -> str:
+def _limit_length(name: str, whole: str, most: int = NAME_BYTES - 1, *, folded: bool = False) -> str:
     """A name that no file system refuses; where it is cut, or case tells it apart, with the digest of `whole`."""
     if _RESERVED.match(name):
         name = f"%{ord(name[0]):02X}{name[1:]}"

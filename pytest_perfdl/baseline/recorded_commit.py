@@ -100,13 +100,13 @@ def code_of(base: Record, path: Path, root: Path, *, prefer: Sequence[str] = ())
         return BaselineCode(None, trouble(root) or "the project is not in a git repository", base=base)
     if base.code is None:
         return BaselineCode(None, "the baseline does not contain hashes of the recorded code", base=base)
-    found = _by_content(base.code.files, path, top, prefer)
+    found = _find_by_content(base.code.files, path, top, prefer)
     if found.commit is None and git(root, "rev-parse", "--is-shallow-repository") == "true":
         found = BaselineCode(None, _SHALLOW)
     return replace(found, base=base)
 
 
-def _by_content(files: Files, path: Path, top: Path, prefer: Sequence[str]) -> BaselineCode:
+def _find_by_content(files: Files, path: Path, top: Path, prefer: Sequence[str]) -> BaselineCode:
     head = git(top, "rev-parse", "--verify", "--quiet", "HEAD")
     if head is None:
         return BaselineCode(None, "the repository has no commits")
@@ -215,7 +215,7 @@ def candidates(top: Path, files: Files) -> Iterator[str]:
     head = git(top, "rev-parse", "--verify", "--quiet", "HEAD")
     listed = _log(top, head, _places(files)) if head else ""
     seen = set()
-    for parents, changed in _logged(listed):
+    for parents, changed in _parse_log(listed):
         changes = [change for change in changed if change[0] in files]
         # A merge tells no changes: each of its parents may be the one.
         if (changed and not changes) or any(files[name] != old[:SHORT_HASH] for name, old in changes):
@@ -228,7 +228,7 @@ def candidates(top: Path, files: Files) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=8)
 def _log(top: Path, head: str, places: tuple[str, ...]) -> str:
-    """What `_logged` reads; tests that use the same folders share it."""
+    """What `_parse_log` reads; tests that use the same folders share it."""
     return read(
         top,
         *("log", "--full-history", f"--max-count={MOST_COMMITS}", "--format=%x01%P", "--raw", "--no-abbrev", "-z"),
@@ -247,7 +247,7 @@ def _places(files: Files) -> tuple[str, ...]:
     return tuple(sorted(paths)) if len(paths) <= _MOST_PATHS else (".",)
 
 
-def _logged(text: str) -> Iterator[tuple[list[str], list[tuple[str, str]]]]:
+def _parse_log(text: str) -> Iterator[tuple[list[str], list[tuple[str, str]]]]:
     """The parents of a log's commits, and of each changed file its name and its hash before; of a merge no changes."""
     for block in text.split("\x01")[1:]:
         head, *rest = (part.lstrip("\n") for part in block.split("\0"))

@@ -180,7 +180,7 @@ def _agree(record: Record, what: str, before: object, after: object) -> None:
 
 def _call(record: Record, base: Call, new: Call) -> Call:
     prefix = f"{new.name}." if new.name else ""
-    _agree(record, f"list of {prefix}metrics", _wanted(base), _wanted(new))
+    _agree(record, f"list of {prefix}metrics", _required_metrics(base), _required_metrics(new))
     shared = {name: (base.series[name], after) for name, after in new.series.items() if name in base.series}
     for name, (before, after) in shared.items():
         what = f"metric {prefix}{name}"
@@ -190,7 +190,7 @@ def _call(record: Record, base: Call, new: Call) -> Call:
             _agree(record, what, before.values[0], after.values[0])
     return Call(
         name=new.name,
-        series={name: _joined(before, after) for name, (before, after) in shared.items()},
+        series={name: _join(before, after) for name, (before, after) in shared.items()},
         rows=_rows(base, new),
         profiled_ns=base.profiled_ns + new.profiled_ns,
         op_counts=base.op_counts if base.op_counts == new.op_counts else base.op_counts + new.op_counts,
@@ -198,7 +198,7 @@ def _call(record: Record, base: Call, new: Call) -> Call:
     )
 
 
-def _wanted(call: Call) -> list[str]:
+def _required_metrics(call: Call) -> list[str]:
     """The metrics that both recordings must have.
 
     Whether there is a utilization depends on the day: on peak rates of the machine, which may not have been measured or
@@ -207,7 +207,7 @@ def _wanted(call: Call) -> list[str]:
     return sorted(name for name in call.series if not is_utilization(name))
 
 
-def _joined(base: Series, new: Series) -> Series:
+def _join(base: Series, new: Series) -> Series:
     return replace(new, values=base.values + new.values)
 
 

@@ -87,7 +87,7 @@ class Api:
                 text = response.read(ANSWER_LIMIT + 1)
         except urllib.error.HTTPError as error:
             with error:
-                raise self._refused(place, error) from None
+                raise self._describe_refusal(place, error) from None
         except (OSError, HTTPException) as error:
             # URLError is an OSError, and holds the one that it comes from.
             why = getattr(error, "reason", None) or error
@@ -118,7 +118,7 @@ class Api:
             request.add_header(name, value)
         return request
 
-    def _refused(self, place: str, error: urllib.error.HTTPError) -> Exception:
+    def _describe_refusal(self, place: str, error: urllib.error.HTTPError) -> Exception:
         said = ""
         with contextlib.suppress(OSError, HTTPException, ValueError, RecursionError):
             answer = json.loads(error.read(2**16))
@@ -244,7 +244,7 @@ def upsert(api: Api, repository: str, number: int, body: str) -> Posted:
     """
     own = _login(api)
     for is_last in (False, True):
-        there = _found(api, repository, number, body.partition("\n")[0], own)
+        there = _find_comment(api, repository, number, body.partition("\n")[0], own)
         if there is not None:
             return _update(api, repository, there, body)
         try:
@@ -257,7 +257,7 @@ def upsert(api: Api, repository: str, number: int, body: str) -> Posted:
     raise AssertionError("unreachable")
 
 
-def _found(api: Api, repository: str, number: int, first: str, own: str) -> dict[str, Any] | None:
+def _find_comment(api: Api, repository: str, number: int, first: str, own: str) -> dict[str, Any] | None:
     """The oldest comment of the user `own` that begins with a line."""
     for page in range(1, MOST_PAGES + 1):
         path = f"/repos/{repository}/issues/{number}/comments?per_page={_PAGE}&page={page}"

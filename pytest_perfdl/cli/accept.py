@@ -57,10 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
     note = note_of(arguments)
     tests = [test for test in results if arguments.k in test.id and test.new is not None]
     if arguments.test:
-        tests = _named(path, tests, arguments.test)
+        tests = _select_tests(path, tests, arguments.test)
     else:
         tests = [test for test in tests if arguments.all or _is_called_for(test)]
-    accepted = [(_noted(_record(path, test), note), _exemplars(path, test)) for test in tests]
+    accepted = [(_with_note(_record(path, test), note), _exemplars(path, test)) for test in tests]
     if not accepted:
         say(
             "nothing to accept: no test has a verdict that requires a new baseline (add --all to accept every "
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _named(path: Path, tests: Sequence[Result], names: Sequence[str]) -> list[Result]:
+def _select_tests(path: Path, tests: Sequence[Result], names: Sequence[str]) -> list[Result]:
     if absent := [name for name in names if name not in {test.id for test in tests}]:
         raise CommandError(f"{path}: the run did not measure {absent[0]!r}: give the id as perfdl report shows it")
     return [test for test in tests if test.id in names]
@@ -100,7 +100,7 @@ def _check_base(store: Store, path: Path, test: Result) -> None:
         )
 
 
-def _noted(record: Record, note: str | None) -> Record:
+def _with_note(record: Record, note: str | None) -> Record:
     return record if note is None else replace(record, note=note)
 
 

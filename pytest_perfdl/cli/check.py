@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         findings = examine(_here(), timed=False)
     else:
         with on_device():
-            findings = _timed(arguments)
+            findings = _run_timed_checks(arguments)
     unfit = ("bad", "warn") if arguments.strict else ("bad",)
     fit = not any(finding.level in unfit for finding in findings)
     if arguments.json:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if fit else 1
 
 
-def _timed(arguments: argparse.Namespace) -> tuple[MachineFinding, ...]:
+def _run_timed_checks(arguments: argparse.Namespace) -> tuple[MachineFinding, ...]:
     """All findings, with those that are timed."""
     findings = examine(_here(), timed=True)
     if find_spec("torch") is None:

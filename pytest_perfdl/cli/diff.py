@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = "" if all(Path(source).exists() for source in sides) else str(store(arguments).base)
     base, new = (load(source, folder, arguments.step_name) for source in sides)
     paired = [each for each in pairs(base, new) if arguments.k in each[0].test or not each[0].test]
-    found = [(name.title, _compared(old, now, rules, peaks)) for name, old, now in paired]
+    found = [(name.title, _compare(old, now, rules, peaks)) for name, old, now in paired]
     if not found:
         what = "test" if arguments.step_name is None else "kind of steps"
         have = [f"{source} has {_titles(side)}" for source, side in ((arguments.base, base), (arguments.new, new))]
@@ -203,7 +203,7 @@ def _fail_on(text: str) -> frozenset[FailOn]:
     return found
 
 
-def _compared(base: LoadedSide, new: LoadedSide, rules: Rules, peaks: Peaks | None) -> Diff:
+def _compare(base: LoadedSide, new: LoadedSide, rules: Rules, peaks: Peaks | None) -> Diff:
     from pytest_perfdl.diff import diff
     from pytest_perfdl.whatif.counterfactual import counterfactual
 

@@ -93,11 +93,11 @@ def load(source: str, folder: str, step_name: re.Pattern[str] | None = None) -> 
     """
     path = Path(source)
     if path.is_dir():
-        found = _of_folder(path, source, step_name)
+        found = _load_folder(path, source, step_name)
     elif path.exists():
-        found = _of_file(path, source, step_name)
+        found = _load_file(path, source, step_name)
     else:
-        found = _of_revision(source, folder)
+        found = _load_revision(source, folder)
     if not found:
         raise InputError(f"{source} contains no measured or profiled step to compare")
     if step_name is not None and any(each.side.origin is None for each in found.values()):
@@ -109,7 +109,7 @@ def pairs(base: Sides, new: Sides) -> list[tuple[Name, LoadedSide, LoadedSide]]:
     """What both have: by test, call and key, else by test and call where each has that under one key."""
     found = [(name, base[name], new[name]) for name in base if name in new]
     paired = {(name.test, name.call) for name, *_ in found}
-    alone = [_by_test(sides) for sides in (base, new)]
+    alone = [_name_by_test(sides) for sides in (base, new)]
     found += [
         (name, base[name], new[alone[1][step]])
         for step, name in alone[0].items()
@@ -174,7 +174,7 @@ def _step_time(metrics: Mapping[str, MetricVerdict], call: str) -> MetricVerdict
     return next((metric for metric in found if metric is not None and metric.base and metric.new), None)
 
 
-def _by_test(sides: Sides) -> dict[tuple[str, str], Name]:
+def _name_by_test(sides: Sides) -> dict[tuple[str, str], Name]:
     """Names by test and call, where there is one key only."""
     by_test: dict[tuple[str, str], list[Name]] = {}
     for name in sides:
@@ -182,22 +182,22 @@ def _by_test(sides: Sides) -> dict[tuple[str, str], Name]:
     return {step: names[0] for step, names in by_test.items() if len(names) == 1}
 
 
-def _of_folder(path: Path, label: str, step_name: re.Pattern[str] | None) -> Sides:
+def _load_folder(path: Path, label: str, step_name: re.Pattern[str] | None) -> Sides:
     if (path / "run.json").is_file():
-        return _of_file(path / "run.json", label, step_name)
+        return _load_file(path / "run.json", label, step_name)
     folder = Folder.of(path)
     records = [file for file, error in folder.others.items() if _is_record(error)]
     if not records:
         if not folder.traces and folder.others:
             raise InputError(f"{label} contains nothing to compare: it has {folder.listed(folder.others)}")
         folder.name_others("diff", list(folder.others))
-        return _of_traces(list(folder.traces), label, step_name) if folder.traces else {}
+        return _load_traces(list(folder.traces), label, step_name) if folder.traces else {}
     # What cannot be decoded may be a damaged baseline, and is an error.
     damaged = [
         file for file, error in folder.others.items() if file.suffix == ".json" and not isinstance(error, NotATrace)
     ]
     found = {
-        name: side for file in sorted([*records, *damaged]) for name, side in _of_file(file, label, step_name).items()
+        name: side for file in sorted([*records, *damaged]) for name, side in _load_file(file, label, step_name).items()
     }
     left_out = {*folder.traces, *folder.others} - {*records}
     folder.name_others("diff", sorted(file for file in left_out if file.name != MACHINE_FILE), "baseline")
@@ -208,18 +208,18 @@ def _is_record(error: TraceError | None) -> bool:
     return isinstance(error, NotATrace) and error.what in (RUN, BASELINE)
 
 
-def _of_file(path: Path, label: str, step_name: re.Pattern[str] | None) -> Sides:
+def _load_file(path: Path, label: str, step_name: re.Pattern[str] | None) -> Sides:
     refused = refusal_of(path)
     is_other = isinstance(refused, NotATrace) and refused.what not in _OBJECTS
     if refused is None or is_other or not _is_object(path):
-        return _of_traces([path], label, step_name)
+        return _load_traces([path], label, step_name)
     try:
         data = json.loads(bounded.read_bytes(path, run_file.LIMIT))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InputError(f"{path} is not a trace, a run.json file or a baseline: {error}") from error
-    return dict(_of_data(data, path, label))
+    return dict(_load_data(data, path, label))
 
 
 def _is_object(path: Path) -> bool:
@@ -231,19 +231,19 @@ def _is_object(path: Path) -> bool:
         return True
 
 
-def _of_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, LoadedSide]]:
+def _load_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, LoadedSide]]:
     try:
         if isinstance(data, dict) and isinstance(data.get("tests"), list):
             for result in run_file.of_data(data, path).results:
                 if result.new is not None:
-                    yield from _of_record(result.new, label)
+                    yield from _load_record(result.new, label)
             return
-        yield from _of_record(from_json(data), label)
+        yield from _load_record(from_json(data), label)
     except RecordError as error:
         raise InputError(f"{path} {error}") from error
 
 
-def _of_record(record: Record, label: str) -> Iterator[tuple[Name, LoadedSide]]:
+def _load_record(record: Record, label: str) -> Iterator[tuple[Name, LoadedSide]]:
     for call in record.calls:
         yield Name(record.test, call.name, record.key.slug), LoadedSide(side_of_call(label, call))
 
@@ -274,7 +274,7 @@ def _kinds(trace: Trace) -> dict[str, Trace]:
     return {group: of_group(trace, group) for group in groups}
 
 
-def _of_traces(files: list[Path], label: str, step_name: re.Pattern[str] | None) -> Sides:
+def _load_traces(files: list[Path], label: str, step_name: re.Pattern[str] | None) -> Sides:
     notes: list[str] = []
     runs: dict[str, list[_Run]] = {}
     only: dict[str, Trace] = {}
@@ -331,7 +331,7 @@ def _origin(trace: Trace) -> Origin:
     )
 
 
-def _of_revision(source: str, folder: str) -> Sides:
+def _load_revision(source: str, folder: str) -> Sides:
     here = Path.cwd()
     top = top_of(here)
     commit = commit_of(here, source)
@@ -344,7 +344,7 @@ def _of_revision(source: str, folder: str) -> Sides:
     for name in names(top, "ls-tree", "-r", "--name-only", "-z", commit, "--", where):
         if name.endswith(".json"):
             try:
-                found |= dict(_of_record(parse(content(top, commit, name) or b""), source))
+                found |= dict(_load_record(parse(content(top, commit, name) or b""), source))
             except RecordError as error:
                 raise InputError(f"{source}:{name} {error}") from error
     if not found:

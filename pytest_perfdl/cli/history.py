@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         skipped.append(line)
         say(f"perfdl history: {line}", error=True)
 
-    found = _found(arguments, skip)
+    found = _find_histories(arguments, skip)
     if not found:
         say(_nothing(arguments), error=arguments.json or arguments.csv == STDOUT)
         return 3
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _found(arguments: argparse.Namespace, skip: Skip) -> tuple[TestHistory, ...]:
+def _find_histories(arguments: argparse.Namespace, skip: Skip) -> tuple[TestHistory, ...]:
     from pytest_perfdl.runs import history, run_files
     from pytest_perfdl.runs.history import histories
     from pytest_perfdl.system.remote import is_url

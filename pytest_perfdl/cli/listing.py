@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         say(f"no baselines in {shown(stored.base)}: record baselines with `pytest --perf-update`")
         return 3
-    for key, records in _by_machine(found).items():
+    for key, records in _group_by_machine(found).items():
         say(f"machine ID {visible(key)}")
         rows = [("", "processes", "recorded", "commit", "step time", "note"), *map(_row, records)]
         if not any(row[-1] for row in rows[1:]):
@@ -56,7 +56,7 @@ def _row(record: Outline) -> tuple[str, ...]:
     return visible(record.test), str(repeats), visible(last.date[:10]), visible(commit), ", ".join(times), note
 
 
-def _by_machine(records: Sequence[Outline]) -> dict[str, list[Outline]]:
+def _group_by_machine(records: Sequence[Outline]) -> dict[str, list[Outline]]:
     found: dict[str, list[Outline]] = {}
     for record in records:
         found.setdefault(record.key.slug, []).append(record)

@@ -37,7 +37,7 @@ def changes(base: str, new: str, tests: str) -> list[MemoryChange]:
     CommandError
         When one has no account, or both have none in common.
     """
-    if base == new and (both := _of_one_run(Path(new), tests)):
+    if base == new and (both := _read_both_sides(Path(new), tests)):
         return both
     before, after = _accounts(base, tests), _accounts(new, tests)
     names = [name for name in after if name in before]
@@ -46,8 +46,8 @@ def changes(base: str, new: str, tests: str) -> list[MemoryChange]:
         return [MemoryChange(name, was, now, peak_causes(was, now))]
     if not names:
         raise CommandError(
-            f"{base} and {new} have no test or device in common: {base} has {_listed(before)}; {new} has "
-            f"{_listed(after)}"
+            f"{base} and {new} have no test or device in common: {base} has {_list_accounts(before)}; {new} has "
+            f"{_list_accounts(after)}"
         )
     return [
         MemoryChange(name, before[name], after[name], peak_causes(before[name], after[name]))
@@ -55,7 +55,7 @@ def changes(base: str, new: str, tests: str) -> list[MemoryChange]:
     ]
 
 
-def _listed(accounts: Mapping[str, MemoryAccount]) -> str:
+def _list_accounts(accounts: Mapping[str, MemoryAccount]) -> str:
     return ", ".join(map(visible, sorted(accounts))) or "none"
 
 
@@ -63,7 +63,7 @@ def _accounts(source: str, tests: str) -> dict[str, MemoryAccount]:
     path = _file(Path(source))
     refused = refusal_of(path)
     if _is_snapshot(path, refused):
-        found = {_named(account): account for account in snapshot_accounts(read_snapshot(path))}
+        found = {_name_device(account): account for account in snapshot_accounts(read_snapshot(path))}
         problem = (
             f"{source} has no stack traces of allocations: call torch.cuda.memory._record_memory_history() before the "
             "first allocation"
@@ -71,10 +71,10 @@ def _accounts(source: str, tests: str) -> dict[str, MemoryAccount]:
     elif refused is not None:
         if isinstance(refused, NotATrace) and refused.what not in (RUN, OBJECT):
             raise refused
-        found = {name: change.new for name, change in _of_run(path, tests).items()}
+        found = {name: change.new for name, change in _read_run_changes(path, tests).items()}
         problem = f"{source} has no memory breakdown: measure with `pytest --perf --perf-memory=all`"
     else:
-        found = {_named(account): account for account in trace_accounts(one_run(read(path)))}
+        found = {_name_device(account): account for account in trace_accounts(one_run(read(path)))}
         problem = f"{source} has no memory events with addresses: record the trace with profile_memory=True"
     if not found:
         raise CommandError(problem)
@@ -85,22 +85,22 @@ def _is_snapshot(path: Path, refused: TraceError | None) -> bool:
     return path.suffix in _SNAPSHOTS or (isinstance(refused, NotATrace) and refused.what == PICKLE)
 
 
-def _named(account: MemoryAccount) -> str:
+def _name_device(account: MemoryAccount) -> str:
     """A device as torch's API names it, whoever made it."""
     return account.device.replace("hip:", "cuda:")
 
 
-def _of_one_run(path: Path, tests: str) -> list[MemoryChange]:
+def _read_both_sides(path: Path, tests: str) -> list[MemoryChange]:
     """What a run says of both of its sides; empty for what is no run, or has one side only."""
     path = _file(path)
     refused = refusal_of(path)
     if refused is None or _is_snapshot(path, refused):
         return []
-    found = _of_run(path, tests).items()
+    found = _read_run_changes(path, tests).items()
     return [replace(change, call=name) for name, change in found if change.base is not None]
 
 
-def _of_run(path: Path, tests: str) -> dict[str, MemoryChange]:
+def _read_run_changes(path: Path, tests: str) -> dict[str, MemoryChange]:
     """What a run says of memory, by test and call."""
     return {
         f"{result.id} {change.call}".strip(): change

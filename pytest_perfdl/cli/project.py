@@ -85,7 +85,7 @@ def find_project() -> Project:
 
     def setting(name: str, default: str) -> str:
         named = next((value for key in (f"perfdl_{name}", f"perf_{name}") if (value := values.get(key, ""))), "")
-        return _of_options(options, name.replace("_", "-")) or str(named).strip() or default
+        return _find_in_options(options, name.replace("_", "-")) or str(named).strip() or default
 
     return Project(root, ini, setting("dir", _DEFAULT), setting("device_lock", "auto"), options)
 
@@ -133,7 +133,7 @@ def _words(text: Any) -> list[str]:
         ) from error
 
 
-def _of_options(options: tuple[str, ...], name: str) -> str:
+def _find_in_options(options: tuple[str, ...], name: str) -> str:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(f"--perfdl-{name}", f"--perf-{name}", dest="value", default="")
     try:

@@ -62,7 +62,7 @@ def collect(project: Project, paths: Sequence[str]) -> Collected:
     options = ["--collect-only", f"--rootdir={project.root}", "-oaddopts="]
     command = module_command(sys.executable, "pytest", *options, path=LIBRARY_FIRST)
     command += [] if project.ini is None else ["-c", str(project.ini)]
-    command += [*_kept(project.options), "-pperfdl", f"-p{__name__}", "--", *paths]
+    command += [*_keep_plugins(project.options), "-pperfdl", f"-p{__name__}", "--", *paths]
     with folders.for_a_while("collect") as scratch:
         out = scratch / "collected.json"
         environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"} | {_OUT: str(out)}
@@ -79,7 +79,7 @@ def collect(project: Project, paths: Sequence[str]) -> Collected:
     return Collected(frozenset(found["tests"]), frozenset(found["files"]), found["broken"])
 
 
-def _kept(options: Sequence[str]) -> list[str]:
+def _keep_plugins(options: Sequence[str]) -> list[str]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-p", action="append", default=[])
     parser.add_argument("--import-mode")
@@ -256,7 +256,7 @@ def _fate(test: str, root: Path, collected: Collected, *, params: bool) -> tuple
             params,
             "the test has other parameters now" if params else "the test no longer has these parameters (see --params)",
         )
-    if function in _defined(root / file):
+    if function in _find_definitions(root / file):
         return False, "pytest did not collect the test, although its file defines it"
     return True, "the file has no test with this name"
 
@@ -266,7 +266,7 @@ def _within(test: str, node: str) -> bool:
     return node in ("", ".", test) or test.startswith((f"{node}::", f"{node}/"))
 
 
-def _defined(path: Path) -> set[str]:
+def _find_definitions(path: Path) -> set[str]:
     """Names of all functions that a file defines under whatever condition, with their classes: `TestIt::test_step`."""
     found: set[str] = set()
 

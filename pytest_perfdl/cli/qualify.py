@@ -135,7 +135,7 @@ def _make(arguments: argparse.Namespace, runs: Log[Outcome], done: list[Outcome]
             runs.append(outcome)
             done.append(outcome)
             first = False
-            say_progress(f"{_counts(outcome)} ({duration(outcome.seconds)}){_left(done, wanted)}\n")
+            say_progress(f"{_counts(outcome)} ({duration(outcome.seconds)}){_format_remaining(done, wanted)}\n")
     except KeyboardInterrupt:
         say_progress("interrupted\n")
         return False
@@ -155,7 +155,7 @@ def page(summary: Summary, width: int) -> str:
     if summary.alarms[TOGETHER].judged:
         lines += ["", *_alarms(summary, width)]
     if summary.effects:
-        lines += ["", *_found(summary, width)]
+        lines += ["", *_format_summary(summary, width)]
         lines += ["", *_limits(summary, width)]
     if summary.unjudged:
         named = ", ".join(f"{number} {verdict}" for verdict, number in sorted(summary.unjudged.items()))
@@ -187,7 +187,7 @@ def _alarms(summary: Summary, width: int) -> list[str]:
     ]
 
 
-def _found(summary: Summary, width: int) -> list[str]:
+def _format_summary(summary: Summary, width: int) -> list[str]:
     columns = list(summary.effects.values())
     names = list(dict.fromkeys(name for tallies in columns for name in tallies))
     lines = ["Detected slowdowns: regressed trials per injected slowdown [95% interval]"]
@@ -279,7 +279,7 @@ def _counts(outcome: Outcome) -> str:
     return f"{tally.regressed} regressed and {tally.suspect} suspect, of {plural(tally.judged, 'test')}"
 
 
-def _left(done: Sequence[Outcome], wanted: dict[float, int]) -> str:
+def _format_remaining(done: Sequence[Outcome], wanted: dict[float, int]) -> str:
     seconds = seconds_left(done, wanted)
     return f", about {duration(seconds)} left" if seconds else ""
 

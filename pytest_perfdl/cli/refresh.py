@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.runs.refresh import decide
 
     note, store = note_of(arguments), baselines_of(arguments)
-    found = _measured(arguments.runs, arguments.k)
+    found = _read_measurements(arguments.runs, arguments.k)
     not_in_git = functools.partial(_not_in_git, store.root)
     decided = []
     for (test, machine), runs in found.items():
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if decisions else 3
 
 
-def _measured(paths: Sequence[Path], text: str) -> dict[tuple[str, str], list[Any]]:
+def _read_measurements(paths: Sequence[Path], text: str) -> dict[tuple[str, str], list[Any]]:
     """The measurements of every test in the run files."""
     from pytest_perfdl.results.run_file import read_run
     from pytest_perfdl.runs.refresh import of_runs

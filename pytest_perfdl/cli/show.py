@@ -76,9 +76,9 @@ def _page(file: str, record: Record) -> str:
 
 def _figures(series: Series) -> tuple[str, str]:
     median = statistics.median(series.values)
-    low, high = _shown(min(series.values), series), _shown(max(series.values), series)
-    return _shown(median, series), "equal in all processes" if series.stable else f"{low} to {high}"
+    low, high = _format_value(min(series.values), series), _format_value(max(series.values), series)
+    return _format_value(median, series), "equal in all processes" if series.stable else f"{low} to {high}"
 
 
-def _shown(value: float, series: Series) -> str:
+def _format_value(value: float, series: Series) -> str:
     return format_quantity(value, series.unit)

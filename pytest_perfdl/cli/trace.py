@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = _ranks(files, selection, peaks, arguments.step_name)
     else:
         found = _traces(files, selection, peaks, arguments.step_name, advise=arguments.advise)
-    found = _with_steps(found)
+    found = _drop_ranks_without_steps(found)
     summaries, across, advised = found.summaries, found.across, found.advised
     if arguments.trace is not None and across is None:
         raise CommandError(
@@ -214,11 +214,11 @@ def _traces(
         activities = [activity(of_largest_group(trace)) for trace in traces]
         across = compare(activities)
     summaries = [summarize(trace, peaks) for trace in traces]
-    advised = [_advised(trace, peaks) if advise else None for trace in traces]
+    advised = [_advise(trace, peaks) if advise else None for trace in traces]
     return _Found(summaries, advised, across, activities, lambda: iter(traces))
 
 
-def _with_steps(found: _Found) -> _Found:
+def _drop_ranks_without_steps(found: _Found) -> _Found:
     """Without ranks of which no step can be used, where others have some: they would count as ranks that do nothing."""
     kept = [place for place, each in enumerate(found.activities) if len(each.steps)]
     if found.across is None or len(kept) in (0, len(found.activities)):
@@ -256,7 +256,7 @@ def _read(file: str) -> Trace:
             rewrite("")
 
 
-def _advised(trace: Trace, peaks: Peaks | None) -> Answers | None:
+def _advise(trace: Trace, peaks: Peaks | None) -> Answers | None:
     """What would make the step faster; `None` for a trace without operators, calls, kernels or a step to simulate."""
     from pytest_perfdl.machine.rates import Machine
     from pytest_perfdl.report.whatif import Answers

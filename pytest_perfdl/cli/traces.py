@@ -78,12 +78,12 @@ def with_step_name(traces: Sequence[Trace], pattern: re.Pattern[str] | None) -> 
         if not len(step_annotations(trace)[0]):
             raise CommandError(
                 f"--step-name {pattern.pattern!r}: no annotation of {trace.source} has a name that matches as a whole; "
-                f"{_listed(trace)}"
+                f"{_list_annotations(trace)}"
             )
     return found
 
 
-def _listed(trace: Trace) -> str:
+def _list_annotations(trace: Trace) -> str:
     """Which annotations there are, the most frequent first."""
     from pytest_perfdl.trace.annotations import NUMBER
     from pytest_perfdl.trace.model import Category
@@ -377,7 +377,7 @@ def read_in_processes(
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
                 process, place = running[ready]
-                found[place] = _received(ready, process, files[place])
+                found[place] = _receive(ready, process, files[place])
                 del running[ready]
                 process.join()
                 if shows:
@@ -413,7 +413,7 @@ def _context() -> ForkServerContext | SpawnContext:
     return context
 
 
-def _received(receiver: Connection, process: BaseProcess, file: str) -> list[ReadRank]:
+def _receive(receiver: Connection, process: BaseProcess, file: str) -> list[ReadRank]:
     try:
         answer = receiver.recv()
     except EOFError:

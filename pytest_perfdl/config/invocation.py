@@ -150,7 +150,7 @@ def invocation(config: pytest.Config, settings: Settings) -> Invocation:
     below = where.is_relative_to(config.rootpath)
     relative = os.path.relpath(where, config.rootpath) if below else os.path.relpath(config.rootpath, where)
     path = "" if relative == "." else Path(relative).as_posix()
-    options, is_open = _kept(config)
+    options, is_open = _keep_options(config)
     return Invocation(
         program="python -m pytest" if Path(sys.argv[0]).name == "__main__.py" else "pytest",
         options=options,
@@ -163,7 +163,7 @@ def invocation(config: pytest.Config, settings: Settings) -> Invocation:
     )
 
 
-def _kept(config: pytest.Config) -> tuple[tuple[tuple[str, ...], ...], bool]:
+def _keep_options(config: pytest.Config) -> tuple[tuple[tuple[str, ...], ...], bool]:
     """Options on the command line that affect the measurement, with values; whether one may consume another word."""
     found: list[tuple[str, ...]] = []
     is_open = False

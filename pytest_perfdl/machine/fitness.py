@@ -595,7 +595,7 @@ def examine(place: Place, *, timed: bool = True, window_s: float = _WINDOW_SECON
     before = Sample.take(place.root)
     clocks.sleep(window_s)
     after = Sample.take(place.root)
-    checks = [*_machine(place), *(_now(place, before, after) if before and after else _unsampled())]
+    checks = [*_machine(place), *(_now(place, before, after) if before and after else _checks_without_samples())]
     found: list[MachineFinding] = []
     unknown = []
     for topic, check in checks:
@@ -648,6 +648,6 @@ def _now(place: Place, before: Sample, after: Sample) -> Iterator[_Check]:
     yield "swapping", lambda: swapping(before, after, os.sysconf("SC_PAGE_SIZE"))
 
 
-def _unsampled() -> Iterator[_Check]:
+def _checks_without_samples() -> Iterator[_Check]:
     for topic in ("load now", "stolen time", "throttling", "swapping"):
         yield topic, tuple

@@ -382,7 +382,7 @@ class Machine:
     def dump(self) -> bytes:
         """The known values as JSON: names sorted, rates with four digits."""
         known = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) not in _UNKNOWN}
-        return orjson.dumps(_rounded(known), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"
+        return orjson.dumps(_round(known), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"
 
     def save(self, path: Path) -> None:
         """Write `dump`, atomically.
@@ -399,10 +399,10 @@ _NAMES = tuple(each.name for each in fields(Machine) if each.name not in ("sourc
 _UNKNOWN: tuple[object, ...] = (None, "", (), {}, 0.0)
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     """Values with four significant digits, the precision of the measurement."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, Mapping):
-        return {name: _rounded(each) for name, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {name: _round(each) for name, each in value.items()}
+    return [_round(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -73,12 +73,12 @@ def reference_ns(repeats: int = 3, run_delay_ns: Callable[[], int] = _no_delay) 
     times = []
     for _ in range(repeats):
         delayed = run_delay_ns()
-        taken = _timed(_work)
+        taken = _time(_work)
         times.append(max(1, taken - (run_delay_ns() - delayed)))
     return tuple(times)
 
 
-def _timed(function: Callable[[], object]) -> int:
+def _time(function: Callable[[], object]) -> int:
     start = perf_counter_ns()
     function()
     return perf_counter_ns() - start
@@ -154,9 +154,9 @@ def machine_noise(seconds: float = 1.0, blocks: int = 20) -> Noise:
     """Time a workload of Python and numpy in blocks, for about so many seconds in all."""
     work = _mixed_work()
     work()
-    one = max(1, _timed(work))
+    one = max(1, _time(work))
     runs = max(3, round(seconds * 1e9 / one / blocks))
-    return noise([[_timed(work) for _ in range(runs)] for _ in range(blocks)])
+    return noise([[_time(work) for _ in range(runs)] for _ in range(blocks)])
 
 
 def _mixed_work() -> Callable[[], object]:

@@ -35,7 +35,7 @@ def short_name(name: str) -> str:
     >>> short_name("void old<int>(float*) -> void ns::new_one<int>(float*)")
     'old<int> -> new_one<int>'
     """
-    function, arguments = _divided(name)
+    function, arguments = _divide(name)
     return function + arguments
 
 
@@ -50,7 +50,7 @@ def short_names(names: Iterable[str], width: int) -> Mapping[str, str]:
     ['cutlass::Kernel2<...128x64_32x6_tn_ali...', 'cutlass::Kernel2<...64x64_64x6_tn_align8>']
     """
     width = max(width, len(MARK) + 2 * _LEAST_DIFFERENCE)
-    known = {name: _divided(name) for name in sorted(set(names))}
+    known = {name: _divide(name) for name in sorted(set(names))}
     texts = {name: function + arguments for name, (function, arguments) in known.items()}
     for group in _alike(texts):
         # What a short name leaves out tells these apart, so the whole name follows it.
@@ -63,17 +63,17 @@ def short_names(names: Iterable[str], width: int) -> Mapping[str, str]:
     for group in _alike(shown):
         number = 1
         for name in group[1:]:
-            while (numbered := _numbered(shown[name], number := number + 1, width)) in taken:
+            while (numbered := _number(shown[name], number := number + 1, width)) in taken:
                 pass
             shown[name] = numbered
             taken.add(numbered)
     return shown
 
 
-def _divided(name: str) -> tuple[str, str]:
+def _divide(name: str) -> tuple[str, str]:
     """The function's name and its template arguments, both without namespaces; ("name", "") of what is not C++."""
     text = name.strip()
-    names = _separated(text)
+    names = _separate(text)
     if len(names) > 1:
         return "".join(part if place % 2 else short_name(part) for place, part in enumerate(names)), ""
     whole = _CLONE.sub("", text)
@@ -86,7 +86,7 @@ def _divided(name: str) -> tuple[str, str]:
     return _function(function), _simple(arguments)
 
 
-def _separated(text: str) -> list[str]:
+def _separate(text: str) -> list[str]:
     """Names and what is between them, in turn: "a, b -> c" has commas and an arrow outside of brackets."""
     found, begin, depth, place = [], 0, 0, 0
     while place < len(text):
@@ -189,14 +189,14 @@ def _apart(texts: Mapping[str, str], heads: Mapping[str, str], width: int) -> di
     for group in _alike(found):
         # These differ after the cut: what tells them from the others of the group comes before it, as far as it fits.
         room = width - len(MARK) - _LEAST_DIFFERENCE - 2
-        longer = {name: _ended(found[name].removesuffix(MARK)[:room]) for name in group}
+        longer = {name: _strip_end(found[name].removesuffix(MARK)[:room]) for name in group}
         known = {name: texts[name] for name in group}
         if longer[group[0]] != heads[group[0]]:
             found.update(_apart(known, longer, width))
     return found
 
 
-def _ended(text: str) -> str:
+def _strip_end(text: str) -> str:
     """Without the punctuation at the end."""
     return text.rstrip("_,. <:")
 
@@ -221,6 +221,6 @@ def _token_start(text: str, place: int) -> int:
     return start
 
 
-def _numbered(text: str, number: int, width: int) -> str:
+def _number(text: str, number: int, width: int) -> str:
     suffix = f" #{number}"
     return _cut(text, width - len(suffix)) + suffix

@@ -280,7 +280,7 @@ class Limits:
         >>> Limits.parse({"step_time": "3%", "ops": "3%", "data_wait": "30%"}).unpaired().limits["step_time"].text
         '10%'
         """
-        return replace(self, limits={name: _unpaired(name, limit) for name, limit in self.limits.items()})
+        return replace(self, limits={name: _widen(name, limit) for name, limit in self.limits.items()})
 
     def unmatched(self, full_names: Iterable[str]) -> tuple[str, ...]:
         """Names in these limits and budgets that match no measured metric, such as misspelled ones."""
@@ -399,7 +399,7 @@ def _resolve(text: str, unit: str) -> float:
         raise
 
 
-def _unpaired(name: str, limit: Limit) -> Limit:
+def _widen(name: str, limit: Limit) -> Limit:
     if (
         isinstance(metrics.of(name), metrics.CountedMetric)
         or limit.relative is None

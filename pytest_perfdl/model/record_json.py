@@ -281,7 +281,7 @@ def of_form(form: RecordForm) -> Record:
         exemplars=form.exemplars,
         code=None if form.code is None else _code(form.code),
         note=form.note,
-        refreshed=None if form.refreshed is None else _refreshed(form.refreshed),
+        refreshed=None if form.refreshed is None else _read_refreshed(form.refreshed),
     )
 
 
@@ -379,7 +379,7 @@ def _occasion(form: OccasionForm, place: str) -> Occasion:
             raise RecordError(f"is malformed ({place}.reference_ns: {min(reference_ns)} ns, expected a time above 0)")
     seconds = form.seconds
     if seconds is not None:
-        (seconds,) = _bounded([seconds], f"{place}.seconds", LONGEST_NS)
+        (seconds,) = _check_bounds([seconds], f"{place}.seconds", LONGEST_NS)
     return Occasion(form.repeats, form.date, form.commit, form.tree, reference_ns, seconds)
 
 
@@ -387,9 +387,9 @@ def _code(form: _CodeForm) -> Code:
     return Code(form.files, form.packages, tuple(form.ignored), form.left_out)
 
 
-def _refreshed(form: _RefreshedForm) -> Refreshed:
+def _read_refreshed(form: _RefreshedForm) -> Refreshed:
     for name, value in form.best.items():
-        _bounded([value], f"refreshed.best.{name}", LARGEST)
+        _check_bounds([value], f"refreshed.best.{name}", LARGEST)
     return Refreshed(form.date, form.commit, form.best)
 
 
@@ -406,17 +406,17 @@ def _call(form: _CallForm, place: str, repeats: int) -> Call:
 
 def _series(form: _SeriesForm, place: str, repeats: int) -> Series:
     most = LONGEST_NS if form.unit == "ns" else LARGEST
-    values = _bounded(_each(form.values, repeats, place), place, most)
+    values = _check_bounds(_each(form.values, repeats, place), place, most)
     return Series(form.kind, form.unit, form.better, tuple(values))
 
 
 def _row(form: _RowForm, place: str, repeats: int) -> Row:
-    (count,) = _bounded([form.count], f"{place}.count", LARGEST)
+    (count,) = _check_bounds([form.count], f"{place}.count", LARGEST)
     return Row(form.kind, form.name, count, _durations(form.ns, repeats, f"{place}.ns"))
 
 
 def _durations(values: Sequence[float], repeats: int, place: str) -> tuple[int, ...]:
-    return tuple(int(value) for value in _bounded(_each(values, repeats, place), place, LONGEST_NS))
+    return tuple(int(value) for value in _check_bounds(_each(values, repeats, place), place, LONGEST_NS))
 
 
 def _each(values: Sequence[float], repeats: int, place: str) -> Sequence[float]:
@@ -427,7 +427,7 @@ def _each(values: Sequence[float], repeats: int, place: str) -> Sequence[float]:
     return values
 
 
-def _bounded(values: Sequence[float], place: str, most: float) -> Sequence[float]:
+def _check_bounds(values: Sequence[float], place: str, most: float) -> Sequence[float]:
     """The values, if each is 0 or its magnitude lies between the largest and its inverse: then quotients are finite."""
     for value in values:
         # False for NaN too.
@@ -439,7 +439,7 @@ def _bounded(values: Sequence[float], place: str, most: float) -> Sequence[float
 def _scalars(values: Mapping[str, Scalar], place: str) -> Mapping[str, Scalar]:
     for name, value in values.items():
         if isinstance(value, float):
-            _bounded([value], f"{place}.{name}", LARGEST)
+            _check_bounds([value], f"{place}.{name}", LARGEST)
     return values
 
 

@@ -60,15 +60,15 @@ def cause_name(cause: MemoryCause) -> str:
     """
     families = {change.row.category for change in cause.changes}
     if families <= OF_PARAMETERS and any(c.row.parameters for c in cause.changes):
-        what = _of_parameters(cause)
+        what = _describe_parameters(cause)
     else:
-        what = _of_line(cause)
+        what = _describe_line(cause)
     if cause.shared:
         return f"{what}, {'no longer' if cause.bytes > 0 else 'now'} shared with {visible(cause.shared)}"
     return f"{what}, {_became(cause)}"
 
 
-def _of_parameters(cause: MemoryCause) -> str:
+def _describe_parameters(cause: MemoryCause) -> str:
     counts = {category: _tensors(cause.changes, category) for category in ("parameters", "gradients")}
     states = _tensors(cause.changes, "optimizer state")
     names = list(dict.fromkeys(name for change in cause.changes for name in change.row.parameters))
@@ -102,7 +102,7 @@ def _tensors(changes: Sequence[RowChange], category: Category) -> int:
     return found
 
 
-def _of_line(cause: MemoryCause) -> str:
+def _describe_line(cause: MemoryCause) -> str:
     row = cause.row
     tensors = sum(_tensors(cause.changes, category) for category in {each.row.category for each in cause.changes})
     shape = _shape(cause)

@@ -53,7 +53,7 @@ def with_suggestions(result: Result) -> Result:
     cannot be simulated, where other processes used the CPU, or where the profiled step is not what the timed one is
     (`AGREES`); nor where advice is about other parts of the step, or may gain nothing. Nothing is raised.
     """
-    if result.judgement.verdict not in SUGGESTED or result.new is None or _contended(result):
+    if result.judgement.verdict not in SUGGESTED or result.new is None or _is_contended(result):
         return result
     found: list[Suggestion] = []
     for each in result.exemplars:
@@ -67,7 +67,7 @@ def with_suggestions(result: Result) -> Result:
     return replace(result, suggestions=tuple(sorted(found, key=lambda each: -each.gain)))
 
 
-def _contended(result: Result) -> bool:
+def _is_contended(result: Result) -> bool:
     """Whether other processes used the CPU, so that a trace may show them rather than the step."""
     own = result.new.integrity if result.new is not None else ()
     return any(finding.meaning.contends for finding in (*own, *result.judgement.integrity))
@@ -143,7 +143,11 @@ def blamed(causes: Sequence[Cause]) -> Callable[[TaskGraph], Mask]:
         found = np.zeros(len(graph), dtype=bool)
         if graph.trace is not None:
             for cause in more:
-                found |= _idle(graph, graph.trace, cause) if cause.kind == "idle" else _named(graph, graph.trace, cause)
+                found |= (
+                    _idle(graph, graph.trace, cause)
+                    if cause.kind == "idle"
+                    else _match_cause(graph, graph.trace, cause)
+                )
         return found
 
     return selected
@@ -153,7 +157,7 @@ def _recurs(cause: Cause) -> bool:
     return cause.new_count > cause.base_count
 
 
-def _named(graph: TaskGraph, trace: Trace, cause: Cause) -> Mask:
+def _match_cause(graph: TaskGraph, trace: Trace, cause: Cause) -> Mask:
     members = {*cause.members} or {cause.name}
     names = [index for index, name in enumerate(trace.names) if name in members]
     if cause.kind == "kernel":
@@ -280,11 +284,11 @@ def _context(expectation: WhatIfExpectation, result: Result) -> tuple[Context, B
         )
     machine = (expectation.machine or Machine()).or_else(machine_of_key(record.key.parts))
     step_ns = statistics.fmean(record.metrics()[metric_name(expectation.call, TIMED)].values)
-    base = _unprofiled(path, step_ns)
+    base = _build_graph(path, step_ns)
     return Context(base.simulation.graph, machine), base
 
 
-def _unprofiled(path: Path, step_ns: float) -> Base:
+def _build_graph(path: Path, step_ns: float) -> Base:
     """The graph of a stored trace, scaled to the time of the timed steps."""
     trace = read(path)
     if not is_complete(trace):
@@ -330,15 +334,15 @@ def with_memory_advice(result: Result) -> Result:
 
 def _advice(change: MemoryChange, trace: Path | None, parts: Mapping[str, Scalar]) -> Iterator[MemoryAdvice]:
     account = change.new
-    found = [*_kept_gradients(account), *_checkpointing(account)]
+    found = [*_find_kept_gradients(account), *_checkpointing(account)]
     if trace is not None and account.by_category().get("activations", 0) >= _MANY * account.peak_bytes:
-        found += _simulated(trace, parts, account)
+        found += _simulate(trace, parts, account)
     least = LEAST_SAVED * account.peak_bytes
     ordered = sorted(found, key=lambda each: -each.saved_bytes)
     return (each for each in ordered if each.saved_bytes >= least)
 
 
-def _kept_gradients(account: MemoryAccount) -> Iterator[MemoryAdvice]:
+def _find_kept_gradients(account: MemoryAccount) -> Iterator[MemoryAdvice]:
     """Gradients that are alive in the forward pass, at the peak: set to zero rather than to none."""
     moment = account.moment
     kept = sum(row.bytes for row in account.rows if row.category == "gradients" and row.lives_from < 0)
@@ -384,7 +388,7 @@ def _checkpointing(account: MemoryAccount) -> Iterator[MemoryAdvice]:
     )
 
 
-def _simulated(path: Path, parts: Mapping[str, Scalar], account: MemoryAccount) -> Iterator[MemoryAdvice]:
+def _simulate(path: Path, parts: Mapping[str, Scalar], account: MemoryAccount) -> Iterator[MemoryAdvice]:
     """What the simulator predicts of activations in 16 bits, where it is known how fast the machine is with them."""
     # Imported here: runs in which no peak got higher have no use for it.
     from pytest_perfdl.whatif import Context, predict, task_graph

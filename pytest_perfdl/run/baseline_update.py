@@ -53,11 +53,11 @@ def update(
     try:
         pictures = {call: Path(path).read_bytes() for call, path in exemplars(measurement.repeats).items()}
         # Keep repeats that another process appended since the baseline was read.
-        joined = (lambda there: _appended(there or base, new)) if mode == "append" else None
+        joined = (lambda there: _append(there or base, new)) if mode == "append" else None
         return bool(store.save(new, pictures, joined))
     except BaselineError as error:
         raise PerfError(str(error)) from None
 
 
-def _appended(base: Record | None, new: Record) -> Record:
+def _append(base: Record | None, new: Record) -> Record:
     return new if base is None else append(base, new)

@@ -105,18 +105,18 @@ def against_side(measurement: Measurement) -> ComparisonResult:
         commit = context.revisions.against
         changed = context.revisions.redefined(test, commit)
         if changed is None:
-            return _compared(measurement, commit)
+            return _compare_sides(measurement, commit)
         if changed.is_new and whose != "head":
-            return ComparisonResult(_new(measurement))
+            return ComparisonResult(_judge_new(measurement))
         if whose == "base":
             why = (
                 f"{changed.what}, and the working tree has no copy of it to run: git checkout {commit[:12]} -- "
                 f"{' '.join(dict.fromkeys(diff.file for diff in changed.diffs))} runs the commit's on both sides, "
                 "perf_against_tests = head the working tree's"
             )
-            return ComparisonResult(_changed(measurement, why, changed.diffs))
+            return ComparisonResult(_judge_changed(measurement, why, changed.diffs))
         try:
-            found = _compared(measurement, commit, whose)
+            found = _compare_sides(measurement, commit, whose)
         except SideError as error:
             if error.invalid or whose == "own":
                 raise
@@ -128,9 +128,9 @@ def against_side(measurement: Measurement) -> ComparisonResult:
             if (last := last_error(more)) and last not in why:
                 why = f"{why} ({last})"
             if changed.is_new:
-                return ComparisonResult(_new(measurement, f" and cannot run there: {why}"))
+                return ComparisonResult(_judge_new(measurement, f" and cannot run there: {why}"))
             said = f"{changed.what}, which cannot run the current one: {why}"
-            return ComparisonResult(_changed(measurement, said, changed.diffs))
+            return ComparisonResult(_judge_changed(measurement, said, changed.diffs))
         if found.base is None:
             return found
         return replace(found, judgement=said_first(found.judgement, changed, whose))
@@ -139,7 +139,7 @@ def against_side(measurement: Measurement) -> ComparisonResult:
         return ComparisonResult(Judgement(test.item.nodeid, "incomparable", str(error), integrity=integrity))
 
 
-def _compared(measurement: Measurement, commit: str, tests_of: str = "") -> ComparisonResult:
+def _compare_sides(measurement: Measurement, commit: str, tests_of: str = "") -> ComparisonResult:
     """The comparison with the other side; `tests_of` says whose definition it runs where that differs.
 
     Raises
@@ -150,7 +150,7 @@ def _compared(measurement: Measurement, commit: str, tests_of: str = "") -> Comp
     checkout = context.revisions.other_side(commit, tests_of_head=tests_of == "head")
     base = measurement.measure_base(checkout, commit)
     if base is None:
-        return ComparisonResult(_new(measurement))
+        return ComparisonResult(_judge_new(measurement))
     if tests_of != "own" and commit and base.record.test_hash != new.test_hash:
         raise SideError("the parameters of the test differ between the two sides", invalid=False)
     new, record = context.revisions.with_environments(new, replace(base.record, test_hash=new.test_hash))
@@ -166,13 +166,13 @@ def _compared(measurement: Measurement, commit: str, tests_of: str = "") -> Comp
     return ComparisonResult(found, base.record, base.traces, checkout, commit, base.record, base.rank_traces)
 
 
-def _new(measurement: Measurement, why: str = "") -> Judgement:
+def _judge_new(measurement: Measurement, why: str = "") -> Judgement:
     """The judgement of a test that the other revision does not have."""
     reason = f"the test does not exist in git revision {measurement.context.settings.against}{why}"
     return Judgement(measurement.test.item.nodeid, "new", reason, integrity=measurement.record().integrity)
 
 
-def _changed(measurement: Measurement, why: str, definition: tuple[SourceDiff, ...] = ()) -> Judgement:
+def _judge_changed(measurement: Measurement, why: str, definition: tuple[SourceDiff, ...] = ()) -> Judgement:
     """The judgement of a test that measures something else on either side: no times are compared."""
     nodeid, integrity = measurement.test.item.nodeid, measurement.record().integrity
     return Judgement(nodeid, "changed", why, integrity=integrity, definition=definition)
@@ -182,11 +182,11 @@ def against_baseline(measurement: Measurement, baseline: Baseline) -> Comparison
     """Compare a test with its baseline: in paired rounds if a commit has its code, else with the recorded repeats."""
     code = BaselineCode(None)
     if _depends_on_rounds(measurement, baseline):
-        code = _code(measurement, baseline)
+        code = _find_code(measurement, baseline)
     why = code.reason
     if code.commit:
         try:
-            found = _in_pairs(measurement, baseline, code)
+            found = _compare_in_pairs(measurement, baseline, code)
             if isinstance(found, ComparisonResult):
                 return found
             why = found
@@ -199,13 +199,13 @@ def against_baseline(measurement: Measurement, baseline: Baseline) -> Comparison
                 raise
             if more:
                 measurement.test.item.add_report_section("call", "baseline commit", more)
-    judgement = _unpaired(measurement, baseline, why, tried=bool(code.commit))
+    judgement = _compare_repeats(measurement, baseline, why, tried=bool(code.commit))
     found = ComparisonResult(judgement, baseline.own)
     # No metric needed rounds; if memory changed, the code of the baseline commit explains it.
-    return _with_code(measurement.context, found, code.commit) if code.commit and not why else found
+    return _add_code(measurement.context, found, code.commit) if code.commit and not why else found
 
 
-def _with_code(context: RunContext, found: ComparisonResult, commit: str) -> ComparisonResult:
+def _add_code(context: RunContext, found: ComparisonResult, commit: str) -> ComparisonResult:
     """The result with the code of the baseline commit, if a change of memory is to be explained."""
     if not memory_differs(found.judgement):
         return found
@@ -223,7 +223,7 @@ def _depends_on_rounds(measurement: Measurement, baseline: Baseline) -> bool:
     return mode not in ("all", "append")
 
 
-def _code(measurement: Measurement, baseline: Baseline) -> BaselineCode:
+def _find_code(measurement: Measurement, baseline: Baseline) -> BaselineCode:
     """The commit with the baseline's code."""
     context = measurement.context
     if baseline.own is None and (context.recording or not baseline.others):
@@ -233,7 +233,7 @@ def _code(measurement: Measurement, baseline: Baseline) -> BaselineCode:
     return context.revisions.code_of(baseline.own, baseline.others)
 
 
-def _in_pairs(measurement: Measurement, baseline: Baseline, code: BaselineCode) -> ComparisonResult | str:
+def _compare_in_pairs(measurement: Measurement, baseline: Baseline, code: BaselineCode) -> ComparisonResult | str:
     """The comparison in paired rounds with a baseline's code, or the reason why there is none.
 
     Raises
@@ -309,7 +309,7 @@ def _doubts(measurement: Measurement, side: BaseSide, checkout: Checkout) -> lis
     return [Finding("note", DOUBTED_SIDES, text) for text in lines if text]
 
 
-def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: bool) -> Judgement:
+def _compare_repeats(measurement: Measurement, baseline: Baseline, why: str, *, tried: bool) -> Judgement:
     """Compare fresh repeats with the recorded ones; `why` is the reason for not using paired rounds.
 
     If paired rounds were `tried`, the reason is also reported for a test without a baseline.
@@ -356,7 +356,7 @@ class _Pair:
             shown=(shown[0], shown[1]) if shown[0] and shown[1] else None,
             touched=self._below(functions),
         )
-        judgement = self._located(judgement)
+        judgement = self._locate(judgement)
         diffs = source_diffs((cause.line for cause in judgement.blame), self.checkout, self.commit)
         if not diffs and judgement.blame:
             diffs = uncalled_diffs(functions, self.checkout, self.commit)
@@ -372,7 +372,7 @@ class _Pair:
             self.measurement.context.progress.clear()
             return frozenset()
 
-    def _located(self, judgement: Judgement) -> Judgement:
+    def _locate(self, judgement: Judgement) -> Judgement:
         """The judgement with source lines of its causes; without them if locating fails (`SideError`)."""
         if not judgement.blame:
             return judgement

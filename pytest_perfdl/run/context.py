@@ -79,14 +79,14 @@ def name_rules(config: pytest.Config) -> Rules:
     if _RULES not in config.stash:
         try:
             config.stash[_RULES] = rules_of(
-                pair for pairs in config.hook.pytest_perfdl_name_rules() for pair in _of(pairs)
+                pair for pairs in config.hook.pytest_perfdl_name_rules() for pair in _read_pairs(pairs)
             )
         except ValueError as error:
             raise pytest.UsageError(f"{_HOOK}: {error}") from None
     return config.stash[_RULES]
 
 
-def _of(pairs: object) -> Iterable[object]:
+def _read_pairs(pairs: object) -> Iterable[object]:
     if isinstance(pairs, str) or not isinstance(pairs, Iterable):
         raise ValueError(f"{pairs!r} is not a list of (pattern, replacement) pairs")
     return pairs

@@ -63,7 +63,7 @@ def redefined(item: pytest.Function, top: Path, commit: str) -> Redefined | None
     def read_base(path: Path) -> bytes | None:
         place = path.parent.resolve() / path.name
         inside = place.relative_to(top).as_posix() if top in place.parents else ""
-        if not inside or inside not in _listed(top, commit):
+        if not inside or inside not in _list_files(top, commit):
             # What lies outside the repository is the same on both sides.
             return None if inside else read_file(path)
         return content(top, commit, inside)
@@ -81,7 +81,7 @@ def redefined(item: pytest.Function, top: Path, commit: str) -> Redefined | None
 
 
 @lru_cache(maxsize=8)
-def _listed(top: Path, commit: str) -> frozenset[str]:
+def _list_files(top: Path, commit: str) -> frozenset[str]:
     return frozenset(names(top, "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit))
 
 
@@ -244,7 +244,7 @@ def source_diffs(lines: Iterable[str], checkout: Checkout, commit: str) -> tuple
         if function is None or (file, name, function.first) in found:
             continue
         if hunks := _changed_hunks(file, function, checkout.working_tree, commit):
-            found[file, name, function.first] = SourceDiff(file, name, _text(hunks), _first_changed(hunks))
+            found[file, name, function.first] = SourceDiff(file, name, _text(hunks), _first_changed_line(hunks))
         if len(found) == MOST:
             break
     return tuple(found.values())
@@ -266,7 +266,7 @@ def uncalled_diffs(functions: Iterable[Touched], checkout: Checkout, commit: str
         function = None if source is None else _function_of(source, each)
         if function is not None and (hunks := _changed_hunks(each.file, function, checkout.working_tree, commit)):
             name = f"{each.owner}.{each.name}" if each.owner else each.name
-            found.append(SourceDiff(each.file, name, _text(hunks), _first_changed(hunks), called=False))
+            found.append(SourceDiff(each.file, name, _text(hunks), _first_changed_line(hunks), called=False))
         if len(found) == MOST:
             break
     return tuple(found)
@@ -349,13 +349,13 @@ def _changed_hunks(file: str, function: _Function, top: Path, commit: str) -> li
 
 
 def _text(hunks: Sequence[Sequence[_Line]]) -> str:
-    lines = [text for hunk in hunks for text in _shown(hunk)]
+    lines = [text for hunk in hunks for text in _format_hunk(hunk)]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], f"... {plural(len(lines) - LINES + 1, 'more line')}"]
     return "\n".join(lines)
 
 
-def _first_changed(hunks: Sequence[Sequence[_Line]]) -> int:
+def _first_changed_line(hunks: Sequence[Sequence[_Line]]) -> int:
     """The first line of code that was added or edited; where there is none, the line at which some was taken out."""
     changed = [line for hunk in hunks for line in hunk if line.sign != " "]
     code = [line for line in changed if line.sign == "+" and line.text.strip() and line.text.lstrip()[0] != "#"]
@@ -394,7 +394,7 @@ def _belongs(line: _Line, function: _Function) -> bool:
     return function.first <= line.new <= function.last
 
 
-def _shown(hunk: Sequence[_Line]) -> Iterator[str]:
+def _format_hunk(hunk: Sequence[_Line]) -> Iterator[str]:
     """A hunk's lines below a header that counts them."""
     old = sum(line.sign in " -" for line in hunk)
     new = sum(line.sign in " +" for line in hunk)

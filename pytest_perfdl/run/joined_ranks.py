@@ -30,7 +30,7 @@ def _calls(parts: Sequence[CallInfo]) -> CallInfo:
     return replace(parts[0], items=sum(items) if items else None)
 
 
-def _settled(parts: Sequence[Settled]) -> Settled:
+def _join_settled(parts: Sequence[Settled]) -> Settled:
     return Settled(
         steps=parts[0].steps,
         settled=all(part.settled for part in parts),
@@ -44,7 +44,7 @@ def slowest(parts: Sequence[Timed]) -> int:
     return max(range(len(parts)), key=lambda rank: sum(block.wall_ns for block in parts[rank].blocks))
 
 
-def _timed(parts: Sequence[Timed]) -> Timed:
+def _join_timed(parts: Sequence[Timed]) -> Timed:
     """The slowest rank's times, with what any rank waited or worked at most: all ranks wait for it."""
     chosen = parts[slowest(parts)]
     return replace(
@@ -70,7 +70,7 @@ def _most(columns: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(map(max, zip(*columns, strict=True))) if all(columns) else ()
 
 
-def _profiled(parts: Sequence[Profiled]) -> Profiled:
+def _join_profiled(parts: Sequence[Profiled]) -> Profiled:
     """The first rank's profile, with those of all ranks and their comparison."""
     from pytest_perfdl.analysis.ranks import compare
 
@@ -89,7 +89,7 @@ _OF_ONE_RANK = ("peak_memory", "static_memory", GROWTH)
 """Counts of which a job has those of the rank with most; of others, it has the sum."""
 
 
-def _counted(parts: Sequence[Counted]) -> Counted:
+def _join_counted(parts: Sequence[Counted]) -> Counted:
     counts = {}
     for name in dict.fromkeys(name for part in parts for name in part.counts):
         values = [part.counts[name] for part in parts if name in part.counts]
@@ -103,7 +103,7 @@ def _counted(parts: Sequence[Counted]) -> Counted:
     )
 
 
-def _compiled(parts: Sequence[Compiled]) -> Compiled:
+def _join_compiled(parts: Sequence[Compiled]) -> Compiled:
     return Compiled(
         used=any(part.used for part in parts),
         compile_ns=max(part.compile_ns for part in parts),
@@ -128,11 +128,11 @@ def _findings(parts: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
 
 _JOINS: dict[type, Callable[[Sequence[Any]], Any]] = {
     CallInfo: _calls,
-    Settled: _settled,
-    Timed: _timed,
-    Profiled: _profiled,
-    Counted: _counted,
-    Compiled: _compiled,
+    Settled: _join_settled,
+    Timed: _join_timed,
+    Profiled: _join_profiled,
+    Counted: _join_counted,
+    Compiled: _join_compiled,
 }
 
 

@@ -141,12 +141,12 @@ def _below(kept: Machine, now: Machine) -> list[str]:
     """Peak rates that are missed by more than a tenth, and by more than three times their spread."""
     return [
         f"{name} is {format_quantity(found, unit)} (recorded: {format_quantity(before, unit)})"
-        for name, unit, spread, before, found in _paired(kept, now)
+        for name, unit, spread, before, found in _pair_rates(kept, now)
         if found < (1 - max(_MISSED, 3 * spread)) * before
     ]
 
 
-def _paired(kept: Machine, now: Machine) -> Iterator[tuple[str, str, float, float, float]]:
+def _pair_rates(kept: Machine, now: Machine) -> Iterator[tuple[str, str, float, float, float]]:
     """Each limit with its unit and its spread, as it is kept and as it is now."""
     for name, rate in kept.flops_per_s.items():
         yield name, "flop/s", kept.spread.get(name, 0.0), rate, now.flops_per_s.get(name, 0.0)

@@ -224,7 +224,7 @@ class Measurement:
             number = len(self.repeats) + 1
             self._announce(number, of or wanted)
             started = clocks.monotonic()
-            remote = self._forked_repeat() or self._started_repeat(number)
+            remote = self._fork_repeat() or self._start_repeat(number)
             seconds = clocks.monotonic() - started
             self.context.progress.end_repeat(seconds)
             assert self._first is not None
@@ -243,11 +243,11 @@ class Measurement:
         seen = len(self.repeats)
         with self.as_failures():
             self.draw(seen + repeats)
-        return self._assembled(self.repeats[seen:], self._no_flops)
+        return self._assemble(self.repeats[seen:], self._no_flops)
 
     def record(self) -> Record:
         """All repeats of the working tree."""
-        return self._assembled(self.repeats, self._no_flops)
+        return self._assemble(self.repeats, self._no_flops)
 
     def operators(self) -> tuple[OperatorSides, ...]:
         """What the operators of the working tree had to do in all repeats, without another side."""
@@ -276,7 +276,7 @@ class Measurement:
             self.redrawn += 1
             self.repeats.pop()
 
-    def _started_repeat(self, number: int) -> RemoteTest:
+    def _start_repeat(self, number: int) -> RemoteTest:
         remote = self.context.processes.start(self.test, self._script)
         remote.finish()
         # A test that passed once must pass every time.
@@ -289,7 +289,7 @@ class Measurement:
                 )
         return remote
 
-    def _forked_repeat(self) -> RemoteTest | None:
+    def _fork_repeat(self) -> RemoteTest | None:
         """A recorded repeat in a forked process, as in rounds; `None` if a new process must be started.
 
         Repeats that are judged against stored ones are few, and started.
@@ -306,7 +306,7 @@ class Measurement:
                 raise ForkError("the test passes in a new process, but fails in a forked process")
             if not unfrozen and object_walks(remote):
                 self._unfrozen = True
-                return self._forked_repeat()
+                return self._fork_repeat()
         except WorkerError:
             # Newly started processes then show whether the test itself fails.
             self._forks = False
@@ -362,10 +362,10 @@ class Measurement:
             # With a baseline, stored repeats are compared.
             raise SideError(differ, invalid=context.settings.compares_sides)
         repeats = [_repeat(remote, 0.0)]
-        record = self._assembled(repeats, no_flops, commit=commit, test_hash=remote.origins.test_hash)
+        record = self._assemble(repeats, no_flops, commit=commit, test_hash=remote.origins.test_hash)
         return BaseSide(record, remote.origins, remote.shown, exemplars(repeats), rank_exemplars(repeats))
 
-    def _assembled(
+    def _assemble(
         self, repeats: Sequence[Repeat], no_flops: str, *, commit: str | None = None, test_hash: str | None = None
     ) -> Record:
         """Join repeats; of the working tree, or of another commit and that one's version of the test."""

@@ -76,7 +76,7 @@ def with_accounts(
     finally:
         context.progress.clear()
     changed = touched(origins.files, checkout) if origins is not None and checkout is not None else ()
-    placed = partial(_placed, changed=changed)
+    placed = partial(_place_row, changed=changed)
     found: list[MemoryChange] = []
     for call in (each.name for each in new.calls if each.name in calls and each.name in head):
         if call not in grown:
@@ -151,7 +151,7 @@ def _unequal(account: MemoryAccount, record: Record, call: str, side: str) -> li
     return [Finding("note", "account", message)]
 
 
-def _placed(row: MemoryRow, changed: Sequence[Touched]) -> MemoryRow:
+def _place_row(row: MemoryRow, changed: Sequence[Touched]) -> MemoryRow:
     """The row with the innermost line of its stack whose function changed, where there is one."""
     line = next((line for line in (row.line, *row.callers) if _is_changed(line, changed)), row.line)
     if line == row.line:

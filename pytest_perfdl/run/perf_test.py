@@ -79,7 +79,7 @@ def run_test(curves: Curves, measurement: Measurement) -> Result:
         baseline = load_baseline(context, measurement.test, info)
         if info and measurement.remote.waits and context.revisions.is_same(measurement.test, baseline.own, info):
             return _same_code(measurement)
-        measurement.test.loops.reuse(_calibrated(context, baseline))
+        measurement.test.loops.reuse(_calls_per_step(context, baseline))
         _check_passed(measurement.finish_first())
         _check_measured(measurement)
         result = None
@@ -108,7 +108,7 @@ def tear_down(measurement: Measurement) -> None:
         replay(phase)
 
 
-def _calibrated(context: RunContext, baseline: Baseline) -> Mapping[str, int]:
+def _calls_per_step(context: RunContext, baseline: Baseline) -> Mapping[str, int]:
     """How many calls the steps of the baseline are of; nothing where it is to be written anew."""
     if context.settings.update == "all":
         return {}
@@ -150,15 +150,15 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
     checking = test.options.repeats_for(settings, recording=False)
     writes_one = settings.records(has_baseline=base is not None)
     calibrates = writes_one and settings.calibrate == "auto"
-    refused = _machine_measured(measurement) if calibrates else ""
+    refused = _measure_machine(measurement) if calibrates else ""
     measurement.draw(recording if writes_one else checking)
     _check_names(test, measurement.record())
     if settings.compares_sides:
-        found = _accounted(measurement, against_side(measurement))
-        judgement = _limits_checked_again(measurement, found.judgement)
+        found = _add_accounts(measurement, against_side(measurement))
+        judgement = _check_limits_again(measurement, found.judgement)
         return _result(measurement, measurement.record(), replace(found, judgement=judgement))
-    found = _accounted(measurement, against_baseline(measurement, baseline))
-    judgement = _limits_checked_again(measurement, found.judgement)
+    found = _add_accounts(measurement, against_baseline(measurement, baseline))
+    judgement = _check_limits_again(measurement, found.judgement)
     writes = settings.update is not None and judgement.verdict != "invalid"
     if writes and base is not None and rewrites(settings.update, judgement):
         measurement.draw(recording)
@@ -194,7 +194,7 @@ def _short_steps(measurement: Measurement) -> list[Finding]:
     return found
 
 
-def _accounted(measurement: Measurement, found: ComparisonResult) -> ComparisonResult:
+def _add_accounts(measurement: Measurement, found: ComparisonResult) -> ComparisonResult:
     """The result with a breakdown of peak memory if that changed or memory grows; of less work if that vanished."""
     base, context = found.now or found.base, measurement.context
     judgement = found.judgement
@@ -213,7 +213,7 @@ def _accounted(measurement: Measurement, found: ComparisonResult) -> ComparisonR
     return replace(found, judgement=judgement)
 
 
-def _limits_checked_again(measurement: Measurement, judgement: Judgement) -> Judgement:
+def _check_limits_again(measurement: Measurement, judgement: Judgement) -> Judgement:
     """The judgement, unless a utilization budget fails because the machine is below its recorded peak rates."""
     if not any(map(fails_utilization, judgement.metrics)):
         return judgement
@@ -224,7 +224,7 @@ def _limits_checked_again(measurement: Measurement, judgement: Judgement) -> Jud
     return doubt_utilization(judgement, missed) if missed else judgement
 
 
-def _machine_measured(measurement: Measurement) -> str:
+def _measure_machine(measurement: Measurement) -> str:
     """Measure peak rates of a machine before its first baseline; returns the reason if that fails, else ""."""
     context, key = measurement.context, measurement.repeats[0].calls[0].info.key
     if context.machines.of(key) is None:
@@ -270,7 +270,7 @@ def _result(measurement: Measurement, new: Record, found: ComparisonResult, *, u
         and not (updated and judgement.verdict != "invalid" and not judgement.over_budget),
         new=new,
         base=base,
-        base_now=_in_this_environment(found) if base is not None else None,
+        base_now=_base_in_this_environment(found) if base is not None else None,
         base_path="" if settings.compares_sides else store.shown(store.path(item.nodeid, slug)),
         against=settings.against or "",
         against_python=settings.against_python or "",
@@ -290,7 +290,7 @@ def _result(measurement: Measurement, new: Record, found: ComparisonResult, *, u
     )
 
 
-def _in_this_environment(found: ComparisonResult) -> Record | None:
+def _base_in_this_environment(found: ComparisonResult) -> Record | None:
     """The baseline's code as it was measured in this run, if the environment is another than the baseline's."""
     other = found.now is not None and found.now is not found.base and found.judgement.context_changes
     return found.now if other else None
@@ -308,14 +308,14 @@ def _with_expectations(measurement: Measurement, own: Result | None) -> Result:
     result = own or unjudged(test.item, "unchanged", "", fails=False)
     confirmation = Confirmation.of(measurement)
     found = [confirmation.of_alternatives(each, measurement.remote.shown) for each in measurement.alternatives]
-    found += [_possible_gain_judged(each, result) for each in measurement.possible_gains]
+    found += [_judge_possible_gain(each, result) for each in measurement.possible_gains]
     if not found:
         return result
     broken = [Finding("invalid", "rounds", metric.reason) for metric in found if metric.verdict == "invalid"]
     return replace(joined(result, found, broken, fail_on=measurement.context.fail_on), seconds=measurement.seconds)
 
 
-def _possible_gain_judged(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
+def _judge_possible_gain(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
     # Imported here: few tests need it, and the simulator takes a while to load.
 
     try:

@@ -280,8 +280,8 @@ def shown(family: Family, points: Sequence[SizePoint], found: Compared | None) -
     base, new = _sides(points, found)
     grid = _grid([point.size for point in points])
     squared = found is not None and "complexity" in found.growth.kinds and found.growth.effect.low > 0
-    now = _fitted(points, new, grid, bent=squared)
-    before: Sequence[CurveTime | None] = [None] * len(grid) if base is None else _fitted(points, base, grid)
+    now = _fit(points, new, grid, bent=squared)
+    before: Sequence[CurveTime | None] = [None] * len(grid) if base is None else _fit(points, base, grid)
     bases = [point.base for point in points if point.base is not None]
     stored = iter(_times(base or means(bases)) if bases else [])
     ratios: Sequence[Ratio | None] = found.ratios if found is not None else [None] * len(points)
@@ -348,7 +348,7 @@ def _times(side: Means) -> list[CurveTime]:
     return [_time(*each) for each in zip(*(np.exp(side.logs + off).tolist() for off in (0, -half, half)), strict=True)]
 
 
-def _fitted(points: Sequence[SizePoint], side: Means, grid: Sequence[float], *, bent: bool = False) -> list[CurveTime]:
+def _fit(points: Sequence[SizePoint], side: Means, grid: Sequence[float], *, bent: bool = False) -> list[CurveTime]:
     sizes = np.array([point.size for point in points])
     found = smooth(sizes, np.exp(side.logs), side.errors, side.freedom, np.array(grid), bent=bent)
     return [_time(*each) for each in zip(*(column.tolist() for column in found), strict=True)]
@@ -571,11 +571,11 @@ class Curves:
         try:
             found = axes(test, measurement.curves)
         except ValueError as error:
-            return self._joined(result, [], Finding("invalid", "curve", str(error)))
+            return self._join(result, [], Finding("invalid", "curve", str(error)))
         for axis, expectations in found.items():
             tests = members(test, axis, self._context.tests)
             if self._are_over(tests):
-                result = self._with_curves(known, axis, expectations, tests)
+                result = self._add_curves(known, axis, expectations, tests)
                 known = self._measured[test.item.nodeid] = MeasuredTest(measurement, result)
         return result
 
@@ -617,13 +617,13 @@ class Curves:
     def _are_over(self, tests: Sequence[PerfTest]) -> bool:
         return all(each.item.nodeid in self._ended for each in tests)
 
-    def _with_curves(
+    def _add_curves(
         self, last: MeasuredTest, axis: str, expectations: Sequence[CurveExpectation], tests: Sequence[PerfTest]
     ) -> Result:
         measured = self._points(axis, tests)
         if len(measured) < LEAST_SIZES:
             said = f"the curve over {axis} was not compared: {len(measured)} of {len(tests)} sizes measured"
-            return self._joined(last.result, [], Finding("note", "curve", said))
+            return self._join(last.result, [], Finding("note", "curve", said))
         self._judged.add(_ids(tests))
         records = {size: each.result.new for size, each in measured.items() if each.result.new}
         result = last.result
@@ -631,10 +631,10 @@ class Curves:
             family = Family(name, axis, measured)
             points = family.points(records)
             if len(points) >= LEAST_SIZES:
-                result = self._with_curve(last.measurement.test, result, family, points, expectations)
+                result = self._add_curve(last.measurement.test, result, family, points, expectations)
         return result
 
-    def _with_curve(
+    def _add_curve(
         self,
         last: PerfTest,
         result: Result,
@@ -647,13 +647,13 @@ class Curves:
         if all(point.base is not None for point in points):
             found, growth = self._growth(family, points, last.limits)
             points = found.points
-            result = self._joined(result, [growth, *of_figures(family, figures(points, found))], of_baseline=True)
+            result = self._join(result, [growth, *of_figures(family, figures(points, found))], of_baseline=True)
         bounds = of_bounds(family, expectations, points)
         if any(each.verdict == "inconclusive" for each in bounds):
             drawn = family.fresh(points)
             bounds = of_bounds(family, expectations, drawn)
             points = points if found is not None else drawn
-        result = self._joined(result, bounds)
+        result = self._join(result, bounds)
         return replace(result, curves=(*result.curves, shown(family, points, found)))
 
     def _growth(self, family: Family, points: Sequence[SizePoint], limits: Limits) -> tuple[Compared, MetricVerdict]:
@@ -673,7 +673,7 @@ class Curves:
         growth = of_growth(family, found, verdict, limit, share, paired=paired)
         return found, budget.waive_by_interval(growth, limits, name=family.metric)
 
-    def _joined(
+    def _join(
         self,
         result: Result,
         metrics: Sequence[MetricVerdict],

@@ -44,9 +44,9 @@ def with_vanished_work(
         return judgement
     context.progress.start("comparing the first step", test.item.nodeid)
     try:
-        found = _measured(context, test, None, against=checkout)
+        found = _measure_steps(context, test, None, against=checkout)
         unfinished = any(each.pending for each in found)
-        before = {each.call: each.pending for each in _measured(context, test, checkout)} if unfinished else {}
+        before = {each.call: each.pending for each in _measure_steps(context, test, checkout)} if unfinished else {}
     except SideError as error:
         note = unmeasured("no-first-step", "what the first step does", str(error).partition("\n")[0])
         return judgement.with_findings(note)
@@ -61,7 +61,7 @@ def with_vanished_work(
         elif each.call in calls:
             why = _why(calls[each.call], each, _flops(judgement, each.call))
         if why and times & faster:
-            return _changed(judgement, times & faster, f"{each.call}: {why}" if each.call else why)
+            return _judge_changed(judgement, times & faster, f"{each.call}: {why}" if each.call else why)
     return judgement
 
 
@@ -88,7 +88,7 @@ def _is_faster(metric: MetricVerdict) -> bool:
     return metric.of_step and general(metric.name) in _TIMES and (metric.verdict == "improved" or much)
 
 
-def _changed(judgement: Judgement, names: Container[str], why: str) -> Judgement:
+def _judge_changed(judgement: Judgement, names: Container[str], why: str) -> Judgement:
     """The judgement whose times of these names are of other work."""
     metrics = tuple(
         replace(with_remark(metric, why), verdict="changed") if metric.name in names else metric
@@ -99,7 +99,7 @@ def _changed(judgement: Judgement, names: Container[str], why: str) -> Judgement
     return replace(judgement, verdict="changed", reason=reason, metrics=metrics, integrity=integrity)
 
 
-def _measured(
+def _measure_steps(
     context: RunContext, test: PerfTest, checkout: Checkout | None, against: Checkout | None = None
 ) -> list[FirstAndLater]:
     """What the first step of a process does, and what later ones do, by call.

@@ -140,7 +140,7 @@ def of_run(data: bytes) -> tuple[Measurement, ...]:
         base = None
         if test.base_record is not None:
             base = _measurement(test.base_record, "", "", "")
-        paired = {name: each for name, metric in test.metrics.items() if (each := _paired(metric)) is not None}
+        paired = {name: each for name, metric in test.metrics.items() if (each := _read_pairs(metric)) is not None}
         found.append(_measurement(test.record, form.commit or "", form.date, "", base, paired))
     return tuple(found)
 
@@ -183,7 +183,7 @@ def _settings(plan: Mapping[str, Any]) -> dict[str, Scalar]:
     return {visible(name): visible(json.dumps(value)[:_SAID]) for name, value in plan.items()}
 
 
-def _paired(metric: _Metric) -> Paired | None:
+def _read_pairs(metric: _Metric) -> Paired | None:
     if metric.evidence != "paired" or metric.effect is None or metric.ci95 is None:
         return None
     numbers: Sequence[Any] = (metric.effect, *metric.ci95)
@@ -272,7 +272,7 @@ def _history(test: str, metric: str, machine: str, measurements: Sequence[Measur
         before = each
     last = measurements[-1].metrics[metric]
     return TestHistory(
-        test, metric, last.unit, last.better, machine, tuple(points), _found(metric, measurements, points)
+        test, metric, last.unit, last.better, machine, tuple(points), _find_changes(metric, measurements, points)
     )
 
 
@@ -312,7 +312,7 @@ def mean(measured: Series) -> tuple[float, tuple[float, float] | None]:
     return center, (center - reach, center + reach)
 
 
-def _found(metric: str, measurements: Sequence[Measurement], points: Sequence[Point]) -> tuple[ChangePoint, ...]:
+def _find_changes(metric: str, measurements: Sequence[Measurement], points: Sequence[Point]) -> tuple[ChangePoint, ...]:
     values = [point.value for point in points]
     if _is_exact(metric, [each.metrics[metric] for each in measurements]):
         return exact_changes(values)
@@ -427,7 +427,7 @@ def measurements(root: Path, folder: str, skip: Skip) -> Iterator[Measurement]:
             yield of_baseline(data, version.commit, version.date, version.subject)
         except RecordError as error:
             skip(f"{where} {error}: skipped")
-    yield from _uncommitted(top, place, skip)
+    yield from _read_uncommitted(top, place, skip)
 
 
 def _versions(top: Path, place: str) -> list[_Version]:
@@ -455,7 +455,7 @@ def _versions(top: Path, place: str) -> list[_Version]:
     return found
 
 
-def _uncommitted(top: Path, place: str, skip: Skip) -> Iterator[Measurement]:
+def _read_uncommitted(top: Path, place: str, skip: Skip) -> Iterator[Measurement]:
     """Baselines whose files differ from those of HEAD, or that git does not know yet."""
     if commit_of(top, "HEAD"):
         known, old = [], modified(top, "HEAD", place)

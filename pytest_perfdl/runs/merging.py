@@ -64,14 +64,14 @@ def merged(runs: Mapping[Path, Run], *, partial: bool = False) -> Merged:
     absent = [str(index) for index in range(1, first.count + 1) if index not in {each.shard.index for each in shards}]
     said = ""
     if absent:
-        said = f"{_listed(absent)} of {plural(first.count, 'shard')} {'is' if len(absent) == 1 else 'are'} missing"
+        said = f"{_list_names(absent)} of {plural(first.count, 'shard')} {'is' if len(absent) == 1 else 'are'} missing"
         if not partial:
             raise CommandError(f"{said}: add the run files, or use --partial to merge the others")
     _check_tests(shards, complete=not absent)
     results = [result for each in shards for result in each.run.results]
     too_few = "" if absent else shortfall(results, first.require)
     fails = bool(too_few) or any(result.fails for result in results)
-    return Merged(_joined(shards, [said, too_few]), fails, remarks)
+    return Merged(_join_shards(shards, [said, too_few]), fails, remarks)
 
 
 def _shard_run(path: Path, run: Run) -> ShardRun:
@@ -143,7 +143,7 @@ def _check_tests(shards: Sequence[ShardRun], *, complete: bool) -> None:
         raise CommandError(f"{plural(total, 'perf test')} collected, but {len(of_test)} in the shards: {again}")
 
 
-def _joined(shards: Sequence[ShardRun], said: Sequence[str]) -> Run:
+def _join_shards(shards: Sequence[ShardRun], said: Sequence[str]) -> Run:
     runs = [each.run for each in shards]
     # Of a run that measured something: its machine and its versions are known.
     first = next((run for run in runs if run.key.slug), runs[0])
@@ -151,8 +151,8 @@ def _joined(shards: Sequence[ShardRun], said: Sequence[str]) -> Run:
     versions = sorted(
         {name for run in runs if run.key.slug for name, _ in set(run.context.items()) ^ set(first.context.items())}
     )
-    differs = f"the shards differ in {_listed([visible(name) for name in versions])}" if versions else ""
-    notes = [*said, differs, _not_compared(shards), *(note for each in shards for note in _notes(each))]
+    differs = f"the shards differ in {_list_names([visible(name) for name in versions])}" if versions else ""
+    notes = [*said, differs, _describe_uncompared(shards), *(note for each in shards for note in _notes(each))]
     return replace(
         first,
         results=tuple(results),
@@ -177,12 +177,12 @@ def _notes(of: ShardRun) -> list[str]:
     return [f"{shard}: {note}" for note in of.run.notes if note not in alone and not note.startswith(f"{shard}: ")]
 
 
-def _not_compared(shards: Sequence[ShardRun]) -> str:
+def _describe_uncompared(shards: Sequence[ShardRun]) -> str:
     """What is said of a run that compared too little, of all shards."""
     of_head = any(not_compared(each.run.results, tests_of_head=True) in each.run.notes for each in shards)
     results = [result for each in shards for result in each.run.results]
     return not_compared(results, required=shards[0].shard.require, tests_of_head=of_head)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -38,7 +38,7 @@ from pytest_perfdl.stats.evidence import Estimate, evidence
 
 def best(stored: Record) -> Mapping[str, float]:
     """The best values of all metrics that have a limit by default: of a stored baseline, and of those before it."""
-    own = {name: mean(series) for name, series in _limited(stored).items()}
+    own = {name: mean(series) for name, series in _limited_metrics(stored).items()}
     return {**own, **stored.refreshed.best} if stored.refreshed is not None else own
 
 
@@ -47,7 +47,7 @@ def kept(stored: Record, new: Record, times: Mapping[str, float]) -> Refreshed:
     first = stored.occasions[0]
     before = stored.refreshed or Refreshed(first.date, first.commit, {})
     found = dict(best(stored))
-    for name, series in _limited(new).items():
+    for name, series in _limited_metrics(new).items():
         value = times.get(name, mean(series))
         found[name] = min(value, found.get(name, value))
     return Refreshed(before.date, before.commit, found)
@@ -59,7 +59,7 @@ def more_bytes(stored: Record, new: Record) -> tuple[str, float] | None:
     The limit is the default one, whatever the project allows: updates by hand may use the whole of that.
     """
     before = best(stored)
-    for name, series in _limited(new).items():
+    for name, series in _limited_metrics(new).items():
         least, worst = before.get(name), max(series.values)
         limit = BUILT_IN.for_metric(name)
         if series.unit != "B" or not least or limit is None or worst - least <= limit.allowed(least, "B"):
@@ -94,7 +94,7 @@ def slower_environment(stored: Record, times: Mapping[str, tuple[float, ...]]) -
     return None
 
 
-def _limited(record: Record) -> dict[str, Series]:
+def _limited_metrics(record: Record) -> dict[str, Series]:
     return {
         name: series
         for name, series in record.metrics().items()
@@ -319,14 +319,14 @@ def adopted_in_environment(runs: Sequence[Measured], stored: Record) -> Record:
     return replace(
         record,
         key=stored.key,
-        code=_in_environment(stored.code, latest.code),
+        code=_with_packages(stored.code, latest.code),
         note=stored.note,
         exemplars={},
         refreshed=kept(stored, record, times),
     )
 
 
-def _in_environment(code: Code, latest: Code | None) -> Code:
+def _with_packages(code: Code, latest: Code | None) -> Code:
     """The same files, with the versions of the packages that are installed now."""
     installed = {} if latest is None else latest.packages
     return replace(code, packages={name: installed.get(name, version) for name, version in code.packages.items()})
@@ -489,7 +489,7 @@ def decide(
     if changed and (slower := slower_environment(stored, base_times(fit[-1:]))):
         return case.refused(f"{slower[0]}; the environment changed ({changed})", slower[1])
     if found := confirmed(fit, stored):
-        return _improved(case, found, stored, not_in_git)
+        return _decide_improvement(case, found, stored, not_in_git)
     if last.verdict == "improved":
         return case.unchanged(
             f"improved, but fewer than {CONFIRMATIONS} runs in a row confirm it"
@@ -497,7 +497,7 @@ def decide(
             else f"improved, but {plural(len(fit), 'run')} do not confirm it for certain"
         )
     if changed:
-        return _decided_in_environment(case, fit, stored, changed)
+        return _decide_environment(case, fit, stored, changed)
     return case.unchanged(last.judgement.reason or "no change")
 
 
@@ -546,25 +546,27 @@ class _Case:
         return Decision(result.id, "" if key is None else key.slug, kind, why, effect, metric, run=self.last.path)
 
 
-def _improved(case: _Case, found: Improvement, stored: Record, not_in_git: Callable[[Record], str]) -> Decision:
+def _decide_improvement(
+    case: _Case, found: Improvement, stored: Record, not_in_git: Callable[[Record], str]
+) -> Decision:
     """An improvement, unless the code that has it is unknown, or makes something else worse."""
     source = found.runs[0].result.new
     assert source is not None
-    shown = _shown(found.name, found.times[found.name], len(found.runs))
+    shown = _describe_time(found.name, found.times[found.name], len(found.runs))
     if source.code is None or not source.code.files:
         return case.refused(f"{shown}, but the measured code belongs to no commit")
     if lacking := not_in_git(source):
         return case.refused(f"{shown}, but {lacking}")
     if worse := found.worse:
         name, time = worse
-        return case.refused(f"{shown}, but {_shown(name, time, len(found.runs))}", time.effect, name)
+        return case.refused(f"{shown}, but {_describe_time(name, time, len(found.runs))}", time.effect, name)
     record = adopted(found, stored)
     if grown := more_bytes(stored, record):
         return case.refused(f"{shown}, but {grown[0]}", grown[1])
     return case.adopted("improvement", shown, (found.name, found.times[found.name].effect), record, found.runs)
 
 
-def _decided_in_environment(case: _Case, fit: Sequence[Measured], stored: Record, changed: str) -> Decision:
+def _decide_environment(case: _Case, fit: Sequence[Measured], stored: Record, changed: str) -> Decision:
     """A change of the environment, unless something keeps the new one from being the baseline's."""
     last = case.last.result
     if said := trouble(case.last, stored):
@@ -626,7 +628,7 @@ def _headline(result: Result) -> MetricVerdict | None:
     return min(telling, key=importance, default=None)
 
 
-def _shown(name: str, time: Together, runs: int) -> str:
+def _describe_time(name: str, time: Together, runs: int) -> str:
     """A time in the rounds of several runs: "step_time -9.8% [-10.4%, -9.1%] in 12 paired rounds of 2 runs"."""
     low, high = (format_percent(end) for end in time.interval)
     rounds = plural(time.rounds, "paired round")

@@ -41,7 +41,7 @@ def measurements(places: Sequence[str], skip: Skip) -> Iterator[Measurement]:
     """
     found: list[Measurement] = []
     for place in places:
-        for name, data in _of_url(place, skip) if remote.is_url(place) else _of_path(Path(place), skip):
+        for name, data in _read_url(place, skip) if remote.is_url(place) else _read_path(Path(place), skip):
             try:
                 found += of_run(data)
             except RecordError as error:
@@ -55,7 +55,7 @@ def _identity(each: Measurement) -> object:
     return each.test, each.machine_id, each.commit, each.date, values
 
 
-def _of_path(path: Path, skip: Skip) -> Iterator[tuple[str, bytes]]:
+def _read_path(path: Path, skip: Skip) -> Iterator[tuple[str, bytes]]:
     if not path.exists():
         raise InputError(f"there is no run file or folder {visible(str(path))} (TEST comes before --runs)")
     files = sorted(file for file in path.rglob("*.json") if file.is_file()) if path.is_dir() else [path]
@@ -67,7 +67,7 @@ def _of_path(path: Path, skip: Skip) -> Iterator[tuple[str, bytes]]:
             skip(f"{name} cannot be read: {error.strerror}: skipped")
 
 
-def _of_url(url: str, skip: Skip) -> Iterator[tuple[str, bytes]]:
+def _read_url(url: str, skip: Skip) -> Iterator[tuple[str, bytes]]:
     try:
         files = remote.find(url, ".json")
     except OSError as error:

@@ -90,14 +90,14 @@ class CommitSearch:
         if wanted is None or is_counted(wanted):
             ends = self._ends.compare(self._ends.counted, DEFAULT_TIME, self.options.limit)
             if metric := worse_count(ends, wanted):
-                return self._by_counts(ends, metric)
+                return self._search_by_counts(ends, metric)
             if wanted is not None:
                 return self._nothing(self._ends.not_higher(ends, wanted))
-        return self._by_time(wanted or DEFAULT_TIME)
+        return self._search_by_time(wanted or DEFAULT_TIME)
 
     # By counts
 
-    def _by_counts(self, ends: Measurement, metric: str) -> CommitAnswer:
+    def _search_by_counts(self, ends: Measurement, metric: str) -> CommitAnswer:
         good, bad = ends.base_counts.get(metric, 0.0), ends.counts[metric]
         values = {0: good, self.history.last: bad}
         posterior = self._start(ends)
@@ -111,7 +111,7 @@ class CommitSearch:
                 values[number] = found.counts[metric]
                 # Most of the change is behind it, or before it.
                 is_worse = values[number] - good > (bad - good) / 2
-                posterior = self._updated(posterior, number, EXACT if is_worse else -EXACT)
+                posterior = self._update(posterior, number, EXACT if is_worse else -EXACT)
             posterior = replace(posterior, skipped=frozenset(self._skipped))
         return self._counted_answer(posterior, metric, values, ends)
 
@@ -152,7 +152,7 @@ class CommitSearch:
 
     # By time
 
-    def _by_time(self, wanted: str) -> CommitAnswer:
+    def _search_by_time(self, wanted: str) -> CommitAnswer:
         limit = self.options.limit
         ends, metric, pooled = self._ends.compare_times(wanted, limit)
         if not is_slower(pooled, limit):
@@ -172,12 +172,12 @@ class CommitSearch:
             elif measured is not None:
                 times[number] += 1
                 seen[number] += measured.differences(metric)
-                posterior = self._updated(posterior, number, odds_of_rounds(seen[number], effect))
+                posterior = self._update(posterior, number, odds_of_rounds(seen[number], effect))
             posterior = replace(posterior, skipped=frozenset(self._skipped))
         answer = replace(self._answer(posterior, metric, whole), effect=whole, comparison=ends)
-        return answer if answer.culprit is None else self._proved(answer, posterior, metric, effect)
+        return answer if answer.culprit is None else self._prove(answer, posterior, metric, effect)
 
-    def _proved(self, answer: CommitAnswer, posterior: Posterior, metric: str, whole: float) -> CommitAnswer:
+    def _prove(self, answer: CommitAnswer, posterior: Posterior, metric: str, whole: float) -> CommitAnswer:
         """With the comparison of the commit with its parent; a range if that shows no slowdown."""
         number = posterior.best.first
         proof = self._proof(number, metric, math.expm1(whole / 2))
@@ -212,7 +212,7 @@ class CommitSearch:
         later = self.undone(posterior.best.last) if posterior.best.first == posterior.best.last else None
         return None if later in (*posterior.log_odds, *self._skipped) else later
 
-    def _updated(self, posterior: Posterior, number: int, odds: float) -> Posterior:
+    def _update(self, posterior: Posterior, number: int, odds: float) -> Posterior:
         """The posterior with another measured commit; where that shows a revert, only of the commits after it."""
         if posterior.is_sure and odds < -_CLEARLY:
             first, name = self.history.commits[posterior.best.last].name, self.history.commits[number].name
@@ -224,7 +224,7 @@ class CommitSearch:
         self, request: Request, number: int, metric: str, limit: float, posterior: Posterior
     ) -> Measurement | None:
         """Measure a commit between the ends; `None` if that is not possible, which is noted."""
-        made = self._measured(request, self.history.commits[number], metric, limit, posterior)
+        made = self._measure_commit(request, self.history.commits[number], metric, limit, posterior)
         if made.skipped:
             self._skipped[number] = made.skipped
             return None
@@ -234,9 +234,9 @@ class CommitSearch:
         """Compare a commit with its parent in rounds, if that was not done on the way."""
         commit, parent = self.history.commits[number], self.history.commits[number - 1]
         request = Request(commit.sha, parent.sha, timed=True)
-        return self._measurements.last(request) or self._measured(request, commit, metric, limit, None)
+        return self._measurements.last(request) or self._measure_commit(request, commit, metric, limit, None)
 
-    def _measured(
+    def _measure_commit(
         self, request: Request, commit: Commit, metric: str, limit: float, posterior: Posterior | None
     ) -> Measurement:
         what = f"{commit.name} against {request.against[:9]}" if request.against else commit.name

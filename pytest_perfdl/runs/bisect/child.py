@@ -288,10 +288,10 @@ class MixtureChild:
         if request.commit == NEW:
             made = self._run(request, self.environments.new.executable, metric, limit)
         else:
-            made = self._mixed(request, frozenset(request.commit.split(",")), metric, limit)
+            made = self._mix(request, frozenset(request.commit.split(",")), metric, limit)
         return replace(made, seconds=round(clocks.monotonic() - started, 3))
 
-    def _mixed(self, request: Request, chosen: Chosen, metric: str, limit: float) -> Measurement:
+    def _mix(self, request: Request, chosen: Chosen, metric: str, limit: float) -> Measurement:
         # Beside the environments: only files of one file system can share what is the same.
         parent = Path(self.environments.new.prefix).resolve().parent
         if not os.access(parent, os.W_OK):

@@ -91,35 +91,35 @@ class EnvironmentSearch:
         if wanted is not None and is_counted(wanted):
             ends = self._ends.compare(self._ends.counted, DEFAULT_TIME, limit)
             if count := worse_count(ends, wanted):
-                return self._by_counts(ends, count)
+                return self._search_by_counts(ends, count)
             return self._nothing(self._ends.not_higher(ends, wanted))
-        return self._by_time(wanted or DEFAULT_TIME, limit)
+        return self._search_by_time(wanted or DEFAULT_TIME, limit)
 
-    def _by_time(self, wanted: str, limit: float) -> EnvironmentAnswer:
+    def _search_by_time(self, wanted: str, limit: float) -> EnvironmentAnswer:
         ends, metric, pooled = self._ends.compare_times(wanted, limit)
         whole = Effect.of_rounds(pooled, sign_of(metric))
         count = worse_count(ends, None) if self.options.metric is None else None
         if not is_slower(pooled, limit):
             if count is None:
                 return self._nothing(self._ends.not_slower(metric, pooled))
-            answer = self._by_counts(ends, count)
+            answer = self._search_by_counts(ends, count)
             return replace(answer, notes=(*answer.notes, f"{metric} did not get slower: {effect_in_words(whole)}"))
         effect = Estimate(pooled).center
         if count is not None and len(self._differing) > 1:
-            answer = self._proved(self._counting(ends, count), ends, metric, effect, whole)
+            answer = self._prove(self._counting(ends, count), ends, metric, effect, whole)
             explained = answer.effect is not None and math.log1p(answer.effect.ratio) * sign_of(metric) > effect / 2
             if explained and answer.status == "found":
                 return answer
-        return self._proved(self._timing(metric, effect), ends, metric, effect, whole)
+        return self._prove(self._timing(metric, effect), ends, metric, effect, whole)
 
-    def _by_counts(self, ends: Measurement, metric: str) -> EnvironmentAnswer:
+    def _search_by_counts(self, ends: Measurement, metric: str) -> EnvironmentAnswer:
         search = culprit_set([*self._differing], self._counting(ends, metric), self._suspects(ends))
         whole = Effect.of_counts(ends.base_counts[metric], ends.counts[metric])
         proof = ends
         if len(search.culprits) < len(self._differing):
             proof = self._one(search.culprits, metric, 0.0, against=OLD)
         effect = whole if proof.skipped else Effect.of_counts(ends.base_counts[metric], proof.counts[metric])
-        answer = self._found(search.culprits, "found" if search.is_smallest else "range", metric)
+        answer = self._answer_found(search.culprits, "found" if search.is_smallest else "range", metric)
         return replace(answer, whole=whole, effect=effect, comparison=proof)
 
     def _counting(self, ends: Measurement, metric: str) -> Trial:
@@ -151,7 +151,7 @@ class EnvironmentSearch:
 
         return trial
 
-    def _proved(
+    def _prove(
         self, trial: Trial, ends: Measurement, metric: str, whole_effect: float, whole: Effect
     ) -> EnvironmentAnswer:
         """Search by trials, then compare the culprits alone with the old environment."""
@@ -162,7 +162,9 @@ class EnvironmentSearch:
         )
         differences = self._measurements.differences(request, metric)
         status: Status = "found" if search.is_smallest and differences else "range"
-        answer = replace(self._found(search.culprits, status, metric), whole=whole, effect=whole, comparison=proof)
+        answer = replace(
+            self._answer_found(search.culprits, status, metric), whole=whole, effect=whole, comparison=proof
+        )
         if not differences:
             return replace(answer, notes=(f"they could not be measured alone: {proof.skipped}",))
         rest = rest_of(whole_effect, differences, metric)
@@ -199,7 +201,7 @@ class EnvironmentSearch:
         names = NEW if chosen == self._differing.keys() else ",".join(sorted(chosen))
         return Request(names, against, timed)
 
-    def _found(self, culprits: Chosen, status: Status, metric: str) -> EnvironmentAnswer:
+    def _answer_found(self, culprits: Chosen, status: Status, metric: str) -> EnvironmentAnswer:
         names = tuple(name for name in self._differing if name in culprits)
         number = len(self._differing)
         of = f", of {number} distributions that differ" if number > 1 else ", the only difference"

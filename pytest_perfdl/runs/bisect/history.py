@@ -140,7 +140,7 @@ def working_tree_state(top: Path) -> str:
     """
     state = hashlib.sha256()
     left = MOST_BYTES
-    for path in _uncommitted(top):
+    for path in _list_uncommitted(top):
         try:
             found = path.lstat()
             about = [str(path), oct(found.st_mode)]
@@ -160,7 +160,7 @@ def working_tree_state(top: Path) -> str:
     return state.hexdigest()[:16]
 
 
-def _uncommitted(top: Path) -> list[Path]:
+def _list_uncommitted(top: Path) -> list[Path]:
     """Files that may differ from HEAD's, and the folders of the repositories that they are in."""
     changed = modified(top, "HEAD") if commit_of(top, "HEAD") else []
     inside, unwatched = set(), []
@@ -176,10 +176,10 @@ def _uncommitted(top: Path) -> list[Path]:
         for name in names(top, "ls-files", "--others", "--ignored", "--exclude-standard", "-z")
         if name.endswith(MODULE) and not is_installed(top / name, top)
     )
-    files = {*changed, *unwatched, *_untracked(top), *ignored}
+    files = {*changed, *unwatched, *_list_untracked(top), *ignored}
     # A repository within that is no submodule is listed as a folder.
     inside |= {name.rstrip("/") for name in files if name.endswith("/")}
-    below = (_uncommitted(top / name) for name in sorted(inside) if (top / name / ".git").exists())
+    below = (_list_uncommitted(top / name) for name in sorted(inside) if (top / name / ".git").exists())
     own = sorted(top / name for name in files - inside if not name.endswith("/"))
     return [top, *own, *itertools.chain.from_iterable(below)]
 
@@ -230,10 +230,10 @@ def _read(record: str) -> Commit:
 
 def _is_changed(top: Path) -> bool:
     """Whether the working tree has other code than its commit."""
-    return bool(modified(top, "HEAD")) or any(name.endswith(".py") for name in _untracked(top))
+    return bool(modified(top, "HEAD")) or any(name.endswith(".py") for name in _list_untracked(top))
 
 
-def _untracked(top: Path) -> list[str]:
+def _list_untracked(top: Path) -> list[str]:
     return names(top, "ls-files", "--others", "--exclude-standard", "-z")
 
 

@@ -11,7 +11,7 @@ from pytest_perfdl.model.limits import BUILT_IN
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.report import words
 from pytest_perfdl.results.verdict import Judgement
-from pytest_perfdl.run.comparison import Baseline, _in_pairs, _Pair
+from pytest_perfdl.run.comparison import Baseline, _compare_in_pairs, _Pair
 from pytest_perfdl.run.paired_rounds import RoundSide, parts_of
 
 
@@ -59,7 +59,7 @@ def in_pairs(monkeypatch, *sides, only_tests=""):
     monkeypatch.setattr(_Pair, "judged", lambda self, found, new, base: found)
     measurement.context.revisions = revisions
     code = SimpleNamespace(base=stored, commit="c" * 40, note="")
-    found = _in_pairs(measurement, Baseline(stored), code)
+    found = _compare_in_pairs(measurement, Baseline(stored), code)
     return found, len(sides) - len(left)
 
 
@@ -105,7 +105,7 @@ def test_causes_without_places_are_told(monkeypatch):
     monkeypatch.setattr(_Pair, "confirmation", SimpleNamespace(located=located))
     pair = _Pair(SimpleNamespace(context=context), None, "", None)
     judgement = Judgement("test_it.py::test_step", "regressed", "slower", blame=("a cause",))
-    found = pair._located(judgement)
+    found = pair._locate(judgement)
 
     assert found.verdict == "regressed"
     assert found.blame == judgement.blame

@@ -5,7 +5,7 @@ import pytest
 from pytest_perfdl.model.memory import MemoryAccount, MemoryRow
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run.definitions import Touched
-from pytest_perfdl.run.memory_accounts import _placed, _unequal, memory_differs
+from pytest_perfdl.run.memory_accounts import _place_row, _unequal, memory_differs
 
 
 def judgement(name, base, new, effect):
@@ -54,7 +54,7 @@ ROW = MemoryRow(
     ],
 )
 def test_a_row_is_told_at_the_innermost_line_whose_function_changed(changed, line):
-    placed = _placed(ROW, changed)
+    placed = _place_row(ROW, changed)
     assert placed.line == line
     assert sorted((placed.line, *placed.callers)) == sorted((ROW.line, *ROW.callers))
 

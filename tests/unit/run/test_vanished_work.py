@@ -38,7 +38,7 @@ def judged(monkeypatch, *answers, metrics=(FASTER,), verdict="improved", ranks=0
             raise answer
         return [answer]
 
-    monkeypatch.setattr(vanished_work, "_measured", measured)
+    monkeypatch.setattr(vanished_work, "_measure_steps", measured)
     progress = SimpleNamespace(start=lambda *_: None, clear=lambda: None)
     test = SimpleNamespace(item=SimpleNamespace(nodeid="t"), plan=MeasurementPlan(1, 2, ranks=ranks))
     context = SimpleNamespace(progress=progress, as_failures=nullcontext)

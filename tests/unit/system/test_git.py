@@ -254,7 +254,7 @@ READERS = {
     "cli/refresh": lambda world, _: git.trouble(world.root),
     "runs/history": lambda world, _: list(runs_history.measurements(world.root, "baselines", pytest.fail)),
     "machine/fitness": lambda world, _: fitness.history(world.root),
-    "run/definitions": lambda world, _: (sorted(definitions._listed(world.root, world.first)), diffs(world)),
+    "run/definitions": lambda world, _: (sorted(definitions._list_files(world.root, world.first)), diffs(world)),
     "run/revisions": lambda world, _: revisions(world),
     "run/session": lambda world, _: git.web_address(world.root),
     "run/selection": lambda world, _: selection.resolve(

@@ -6,10 +6,10 @@
     regions(found.new).bound()  # whether its launches or its kernels take the step's time
 
 `side` joins the runs of a side and has the types of what is found (`side.Change`, `side.DiffCause`). `matching` matches
-the parts of two sides, `account` subtracts them without a remainder and splits each change into count, duration, mix
-and overlap (`account.effects`). `causes` names what did, and tells launch-bound from kernel-bound regions
-(`causes.regions`). `shapley` divides a change where work overlaps, for `whatif.counterfactual`; `memory` subtracts
-accounts of peak memory.
+the parts of two sides (`model.step_part.Part`), `account` subtracts them without a remainder and splits each change
+into count, duration, mix and overlap (`account.effects`). `causes` names what did, and tells launch-bound from
+kernel-bound regions (`causes.regions`). `shapley` divides a change where work overlaps, for `whatif.counterfactual`;
+`memory` subtracts accounts of peak memory.
 """
 
 from pytest_perfdl.diff.account import AccountLine, Diff, diff

@@ -16,7 +16,7 @@ from pytest_perfdl.model.units import format_quantity
 
 ROUNDS = 8
 """Rounds that a budget is to hold, those that a verdict needs: steps are reduced for it, not the rounds."""
-LEAST_ROUNDS = 2
+FEWEST_ROUNDS = 2
 """The same where starting the processes of a round takes most of the budget."""
 LEAST_CYCLES = 8
 """Timed cycles in a repeat, so that the quartile over cycles means something with a long period."""
@@ -280,7 +280,7 @@ def seconds_of_steps(budget: float, start: float) -> float:
     >>> seconds_of_steps(300, 60)
     45.0
     """
-    rounds = max(LEAST_ROUNDS, min(ROUNDS, int(budget / (2 * start)))) if start else ROUNDS
+    rounds = max(FEWEST_ROUNDS, min(ROUNDS, int(budget / (2 * start)))) if start else ROUNDS
     return max(0.0, budget / rounds - start) / 2
 
 

@@ -1,8 +1,8 @@
 """Measurements and limits as plain values, for all other packages.
 
-- Measurements: `record` is the measurement of one test: `Record`, its calls, series and rows, and the `Key` (machine
-  ID) for which it is valid. `metrics` is the table of built-in metrics, `step_part` a part of a step, `memory` the
-  breakdown of a peak.
+- Measurements: `record` is the measurement of one test: `Record`, its calls, series and rows, the `Key` (machine ID)
+  for which it is valid, and the findings on it, with a table of their codes. `metrics` is the table of built-in
+  metrics, `step_part` a part of a step, `memory` the breakdown of a peak.
 - Requirements: `limits` are limits and budgets of metrics, `waivers` known slowdowns that are accepted until a date.
 - What a user asks for: `launch` of ranks, `shard` of a run, `selection` of a part of a trace.
 - Files: `record_json` decodes records, which may come from others: it checks types, sizes and finiteness, and

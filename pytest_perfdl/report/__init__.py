@@ -7,8 +7,8 @@ none measures or judges. `write_all` writes the report folder.
   `words` has the other sentences and the orders that reports share, `compared` how many tests were compared, `memory`
   and `ranks` what is said of a peak and of a job, `advice` of predictions. `figures` formats numbers.
 - Form: `layout` (tables and paragraphs on a terminal), `svg` (pictures), `files` (writes all files or none).
-- A run: `terminal` (summary, text of a failure), `html` (the self-contained page, with `details` and `evidence`;
-  `templates/` has a file for each section), `markdown` (text of the step summary and of a comment), `github`
+- A run: `terminal` (summary, text of a failure), `html` (the self-contained page, with `details` and `evidence`; of
+  `templates/`, `_body` has the sections of a test), `markdown` (text of the step summary and of a comment), `github`
   (annotations; writes the step summary), `exports` (CSV, Parquet, JUnit properties). `results.run_file` writes
   `run.json`.
 - Traces of a run: `traces` collects them; `step_trace` (Chrome trace of both sides) and `speedscope` make the joint

@@ -8,7 +8,7 @@
 - Forms: `laws` says what forms and curves are, with lines for one axis (`laws.AFFINE`, `laws.PIECEWISE`); `generic` is
   the published power law by global search, `physical` a sum of what the machine does, products of powers of the sizes.
 - `choose.evaluate` fits a form with and without each configuration: errors and intervals. `choose.choose` takes the
-  best, predicts, and says what it means.
+  best of `choose.candidates`, predicts, and says what it means.
 - `saved` keeps a choice as plain data, and has the growth of each part of a step (`saved.parts_of`). `planning` says
-  what follows from a choice, `growth` how a test's curve differs from that of its baseline.
+  what follows from a choice, `growth` (in runs, not of `choose`) how a test's curve differs from that of its baseline.
 """

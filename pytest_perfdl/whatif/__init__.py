@@ -14,8 +14,9 @@
 - `transform` is the registry of optimizations, `transforms` holds those that come with the package. They look things up
   in `facts` (costs, gradients), `transform.lifetimes` (memory), `machine` (constants, of which `measured_constants`
   measures some), `collectives` (what they exchange and cost) and `rank_work` (how the work of ranks varies).
-- `predict` answers a question with an interval and a trust. `advice` finds optimizations that help, `strategy` searches
-  for the best way to spread layers over devices, `counterfactual` says what each cause of a change costs the step.
+- `predict` answers a question with an interval and a trust, and says which gain is worthwhile. `advice` finds what
+  wastes time and the optimization for it, `strategy` searches for the best way to spread layers over devices,
+  `counterfactual` says what each cause of a change costs the step.
 
 Source: Zhu, Phanishayee, Pekhimenko, "Daydream: Accurately Estimating the Efficacy of Optimizations for DNN Training",
 USENIX ATC 2020 (tasks, primitives); Liang et al., "Lumos", MLSys 2025 (dependencies that are worked out at run time).

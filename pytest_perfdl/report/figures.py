@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.analysis.events.origins import FRAME
-from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.model import metrics
 from pytest_perfdl.model.limits import limit_words
 from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.results.verdict import Cause, MetricVerdict
+
+if TYPE_CHECKING:
+    from pytest_perfdl.results.verdict import Cause, MetricVerdict
 
 INTERVAL_LEGEND = "[low, high] is the 95% interval of the change"
 DETECTABLE_LEGEND = "detectable: a larger slowdown would be detected with 97.5% probability"
@@ -169,6 +170,8 @@ def _per_step(metric: MetricVerdict) -> str:
 
 INPUT = "input"
 """Class of idle time, and name of the cause, of waiting for data."""
+PYTHON = "Python and host"
+"""Class of idle time in which the host runs Python."""
 _CLASSES = {PYTHON: f"{PYTHON} (between operators)", INPUT: f"{INPUT} (wait for the next batch)"}
 
 

@@ -10,6 +10,7 @@ import pytest
 import pytest_perfdl
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+TRACE = Path(__file__).resolve().parents[1] / "data" / "mixer.json.gz"
 
 
 @pytest.mark.parametrize("name", pytest_perfdl.__all__)
@@ -36,3 +37,15 @@ def test_importing_the_package_loads_none_of_it():
     code = f"import sys, pytest_perfdl; print({loaded})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["trace", str(TRACE)], ["trace", str(TRACE), "--json"]])
+def test_a_command_loads_nothing_of_others(arguments):
+    """Reading a small trace takes as long as its imports."""
+    others = ("torch", "pytest", "jinja2", *(f"pytest_perfdl.{name}" for name in ("judge", "diff", "results", "run")))
+    code = (
+        f"import sys; from pytest_perfdl.cli import main\ntry:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
+        f"print('loaded', sorted(set({others!r}) & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded []"

@@ -152,6 +152,8 @@ def _first_cause(result: Result, about: Story, width: int) -> Iterator[str]:
     yield from _texts(said, width, more=6)
     yield from _source_lines(about.diffs[:1], SOURCE_LINES_SHOWN, width)
     yield from _texts([f"to do: {about.advice}"] if about.advice else [], width, more=6)
+    suggestion = first_suggestion(result)
+    yield from _texts([f"advice: {', '.join(suggestion)}"] if suggestion else [], width)
 
 
 def _memory_cause(about: Story) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -384,9 +385,11 @@ def test_without_git_it_is_said_to_be_missing(world, tmp_path, monkeypatch):
     assert git.trouble(world.root) == "git is not installed"
     with pytest.raises(GitError, match=r"^git log failed: git is not installed$"):
         git.read(world.root, "log")
-    monkeypatch.undo()
+    slow = tmp_path / "git"
+    slow.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
+    slow.chmod(0o755)
     with pytest.raises(GitError, match=r"^git log failed: git did not finish in time$"):
-        git.read(world.root, "log", seconds=0.0)
+        git.read(world.root, "log", seconds=0.2)
 
 
 @pytest.mark.parametrize("name", ["", "-q", "--help", "^HEAD", "HEAD..HEAD~1", "HEAD\0", "nowhere"])

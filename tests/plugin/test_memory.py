@@ -222,7 +222,7 @@ def test_of_several_calls_that_which_changed_is_explained_against_a_baseline(pro
     git(project.root, "add", "--all")
     git(project.root, "commit", "--quiet", "-m", "the baseline")
     change(project, "return self.decode(hidden)", "return self.decode(torch.cat((hidden, hidden)))[:512]")
-    done = project.run(*SHORT, "--perf")
+    done = project.run(*SHORT, "--perf", "-v")
     (test,) = json.loads((project.root / "perf-report/run.json").read_text())["tests"]
     (account,) = test["memory"]
     assert account["call"] == "whole"

@@ -100,14 +100,14 @@ def _run(given: list[str]) -> int:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", prog="perfdl", help=argparse.SUPPRESS
     )
-    for name in _MODULES:
-        if module is None:
+    if module is None or meant is None:
+        # For the message that lists the choices.
+        for name in _MODULES:
             commands.add_parser(name)
-        elif name == meant:
-            description = (module.__doc__ or "").partition("\n")[0]
-            module.add_arguments(
-                commands.add_parser(name, description=description, epilog=f"example: {EXAMPLES[name]}")
-            )
+    else:
+        description = (module.__doc__ or "").partition("\n")[0]
+        subparser = commands.add_parser(meant, description=description, epilog=f"example: {EXAMPLES[meant]}")
+        module.add_arguments(subparser)
     parsed, unknown = parser.parse_known_args(given)
     # Without a command that exists, argparse has ended the program.
     assert module is not None

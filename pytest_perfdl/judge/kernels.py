@@ -24,7 +24,7 @@ from pytest_perfdl.judge.round_data import Round, head_second, profiled
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, OVER, Held, add_estimate
 from pytest_perfdl.model.limits import PER_KERNEL, Budget, Expected, parse_limit
 from pytest_perfdl.model.metrics import general
-from pytest_perfdl.model.record import metric_name, row_name
+from pytest_perfdl.model.record import call_of_row, metric_name, row_name
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.stats.evidence import Estimate, evidence
@@ -144,11 +144,6 @@ def select_rows(new: Record, base: Record, limits: Limits) -> dict[str, Limit]:
             if (_share(was, old) + _share(row, call)) / 2 >= LEAST_SHARE:
                 found[row_name(call.name, row.kind, row.name)] = limit
     return found
-
-
-def call_of_row(name: str) -> str:
-    """The call of a row, by the row's full name (`model.record.row_name`)."""
-    return name.partition(" ")[0].rpartition(".")[0]
 
 
 def _past(limit: Limit) -> float:

@@ -10,7 +10,6 @@ import numpy as np
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge import budget, reasons
 from pytest_perfdl.judge.blame import contradicts, diff_rounds, find_causes, step_breakdown
-from pytest_perfdl.judge.kernels import call_of_row
 from pytest_perfdl.judge.ranks import blame_ranks, comparisons, find_explaining, work_of_ranks
 from pytest_perfdl.judge.round_data import head_second, profiled, values
 from pytest_perfdl.judge.stopping_rule import Held, add_estimate
@@ -18,7 +17,7 @@ from pytest_perfdl.judge.stored_repeats import judge_environment
 from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_change, timed_moved, with_modes
 from pytest_perfdl.judge.work import operator_sides, work_change
 from pytest_perfdl.model.metrics import general
-from pytest_perfdl.model.record import Finding, Series, metric_name
+from pytest_perfdl.model.record import Finding, Series, call_of_row, metric_name
 from pytest_perfdl.model.units import format_percent
 from pytest_perfdl.results.verdict import SLOWER, worst
 from pytest_perfdl.stats.evidence import Estimate

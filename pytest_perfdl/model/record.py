@@ -321,3 +321,12 @@ def row_name(call: str, kind: RowKind, name: str) -> str:
     ('forward.operator aten::mm', 'kernel gemm')
     """
     return metric_name(call, f"{kind} {name}")
+
+
+def call_of_row(name: str) -> str:
+    """The call of a row, by the row's full name.
+
+    >>> call_of_row("forward.operator aten::mm.out"), call_of_row("kernel gemm")
+    ('forward', '')
+    """
+    return name.partition(" ")[0].rpartition(".")[0]

@@ -91,7 +91,7 @@ def summary_lines(
     if verbosity == 0:
         lines += _table([result for result in run.results if result not in listed], run, width)
     else:
-        lines += _legend(listed, verbosity, width)
+        lines += _legend(listed, width)
     lines.append(counts)
     if report and run.results:
         lines.append(f"report  {words.shown_path(run, run.report_dir / 'index.html')}")
@@ -151,9 +151,17 @@ def _first_cause(result: Result, about: Story, width: int) -> Iterator[str]:
     ]
     yield from _texts(said, width, more=6)
     yield from _source_lines(about.diffs[:1], SOURCE_LINES_SHOWN, width)
-    yield from _texts([f"to do: {about.advice}"] if about.advice else [], width, more=6)
+    yield from _todo_lines(about, width)
+    yield from _advice_lines(result, width)
+
+
+def _todo_lines(about: Story, width: int) -> Iterator[str]:
+    return _texts([f"to do: {about.advice}"] if about.advice else [], width, more=6)
+
+
+def _advice_lines(result: Result, width: int) -> Iterator[str]:
     suggestion = first_suggestion(result)
-    yield from _texts([f"advice: {', '.join(suggestion)}"] if suggestion else [], width)
+    return _texts([f"advice: {', '.join(suggestion)}"] if suggestion else [], width)
 
 
 def _memory_cause(about: Story) -> str:
@@ -364,11 +372,10 @@ def _why(result: Result, about: Story, run: Run, verbosity: int, width: int) -> 
     if about.memory_first and about.memory:
         peaks = [*_texts([_memory_cause(about)], width, more=6), *peaks]
     source = _source_lines(about.diffs, None, width)
-    todo = _texts([f"to do: {about.advice}"] if about.advice else [], width, more=6)
+    todo = _todo_lines(about, width)
     work = _texts((words.work_sentence(change, judgement) for change in judgement.work), width)
     table = _cause_lines(judgement.blame, verbosity, width)
-    suggestion = first_suggestion(result)
-    advice = _texts([f"advice: {', '.join(suggestion)}"] if suggestion else [], width)
+    advice = _advice_lines(result, width)
     if about.memory_first:
         # Times did not change: what differs in the profiled step is for who asks.
         return [*peaks, *source, *todo, *causes, *work, *table, *advice]
@@ -382,11 +389,7 @@ def _texts(texts: Iterable[str], width: int, *, indent: int = 4, more: int = 0) 
 
 
 def _metric_shown(metric: MetricVerdict, verbosity: int, run: Run) -> bool:
-    if verbosity > 1 or not run.judged:
-        return True
-    if words.judged(metric) or general(metric.name) == "step_time":
-        return True
-    return metric.verdict is not None
+    return verbosity > 1 or not run.judged or metric.verdict is not None or general(metric.name) == "step_time"
 
 
 def _metric_lines(metrics: Sequence[MetricVerdict], verdict: Verdict, verbosity: int, width: int) -> list[str]:
@@ -498,12 +501,12 @@ def _shorten(name: str, width: int) -> str:
     return f"{function} ({layout.cut_front(path, room)}" if room >= _LEAST_PATH else layout.shorten(function, width)
 
 
-def _legend(shown: Sequence[Result], verbosity: int, width: int) -> list[str]:
+def _legend(shown: Sequence[Result], width: int) -> list[str]:
     metrics = [metric for result in shown for metric in result.judgement.metrics]
     text = []
     if any(figures.interval(metric) for metric in metrics):
         text.append(figures.INTERVAL_LEGEND)
-    if verbosity > 0 and any(figures.excluded(metric) for metric in metrics):
+    if any(figures.excluded(metric) for metric in metrics):
         text.append(figures.DETECTABLE_LEGEND)
     return layout.paragraph("; ".join(text), 0, width) if text else []
 

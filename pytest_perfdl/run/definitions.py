@@ -86,8 +86,9 @@ def _list_files(top: Path, commit: str) -> frozenset[str]:
 
 
 def _diffs(base: Definition, head: Definition) -> Iterable[SourceDiff]:
-    for part in sorted({*base.parts, *head.parts}):
-        before, after = base.parts.get(part, ()), head.parts.get(part, ())
+    # Files are replaced as a whole, with the code under test that is in them.
+    for part in sorted({*base.parts, *head.parts, *base.steps, *head.steps}):
+        before, after = (each.parts.get(part, ()) + each.steps.get(part, ()) for each in (base, head))
         if [form for form, _ in before] == [form for form, _ in after]:
             continue
         texts = ("\n".join(ast.unparse(node) for _, node in each) for each in (before, after))

@@ -22,7 +22,9 @@ from pytest_perfdl.model.untrusted_files import parsed
 #
 # Read from the text alone, without importing it, so that the definition of another commit costs a few reads. Comments,
 # layout, docstrings, annotations and limits do not count. The code under test does not belong to it, except for the
-# imports that name it: only test files, `conftest.py` files, and modules that these import from folders of tests.
+# imports that name it: only test files, `conftest.py` files, and modules that these import from folders of tests. Code
+# under test in those files is the function whose name `perf(...)` is given, with the functions and classes that only it
+# uses: a slower one is a regression. Constants that it uses, such as a batch size, belong to the definition.
 
 
 Read = Callable[[Path], "bytes | None"]
@@ -44,6 +46,8 @@ _XUNIT = frozenset(
 )
 _DEFINING = ("parametrize", "usefixtures")
 """Marks that are part of a test; limits, skips and others are not."""
+_STEPS = {("perf",): 1, ("perfdl",): 1, ("perf", "compare"): 2, ("perfdl", "compare"): 2}
+"""How many steps a call is given first."""
 _UNNAMED = ("ctx", "kind", "type_comment", "returns", "type_params")
 """Fields of a syntax tree that do not change what is run."""
 
@@ -56,6 +60,8 @@ class Definition:
     """By part, its statements: each in a form without layout, and as it was read."""
     files: tuple[Path, ...]
     """Files that it was read from, the test's among them."""
+    steps: Mapping[Part, tuple[tuple[str, ast.AST], ...]]
+    """Code under test in these files, in the same form."""
 
     @property
     def forms(self) -> list[str]:
@@ -92,6 +98,8 @@ class _Uses:
     """Attributes of names, as `common.shapes.BATCH`."""
     fixtures: set[str] = field(default_factory=set)
     """Fixtures that it asks for while it runs."""
+    steps: set[tuple[str, ...]] = field(default_factory=set)
+    """Names of the functions that it gives to `perf`."""
     imports: dict[str, tuple[ast.Import | ast.ImportFrom, ast.alias]] = field(default_factory=dict)
     """Its own, by the name that they bind."""
 
@@ -119,6 +127,11 @@ class _Search:
         self._read = read
         self._modules: dict[Path, _Module | None] = {}
         self._parts: dict[Part, list[tuple[str, ast.AST]]] = {}
+        self._tested: dict[Part, list[tuple[str, ast.AST]]] = {}
+        """Functions and classes of the code under test."""
+        self._steps: list[tuple[_Module, tuple[_Module, ast.ClassDef] | None, _Uses]] = []
+        """What names steps; they are looked at last, when it is known what else uses their functions."""
+        self._is_in_step = False
         self._seen: set[tuple[Path, int] | tuple[Path, str]] = set()
         self._files: dict[Path, None] = {}
         self._places: list[tuple[_Module, ast.ClassDef | None]] = []
@@ -163,13 +176,37 @@ class _Search:
             for name, node in self._fixtures(where, scope):
                 if _is_autouse(node):
                     self._fixture(name, place)
-        for path in [*self._files]:
-            if (used := self._modules.get(path)) is not None:
-                for effect in used.effects:
-                    self._node(used, "statements", effect)
+        self._effects()
+        self._is_in_step = True
+        for used, within, uses in self._steps:
+            self._step(used, within, uses.steps)
+        self._effects()
         # Conftest files without a part in it are of it all the same: they are what must be replaced.
         files = dict.fromkeys((file, *(each.path for each in above), *self._files))
-        return Definition({part: tuple(found) for part, found in self._parts.items()}, tuple(files))
+        places = {self._place(path) for path in files}
+        return Definition(
+            {part: tuple(found) for part, found in self._parts.items()},
+            tuple(files),
+            {part: tuple(found) for part, found in self._tested.items() if part[0] in places},
+        )
+
+    def _step(
+        self, module: _Module, scope: tuple[_Module, ast.ClassDef] | None, names: Iterable[tuple[str, ...]]
+    ) -> None:
+        """Look at functions that `perf` is given, and at what these use."""
+        for chain in sorted(names):
+            self._name(module, chain[0])
+            if len(chain) > 1:
+                self._chain(module, _Uses(), chain)
+            if len(chain) > 1 and scope is not None:
+                self._member(*scope, chain[1])
+
+    def _effects(self) -> None:
+        """Add statements that bind nothing, of the files that have a part in it."""
+        for path in [*self._files]:
+            if (module := self._modules.get(path)) is not None:
+                for effect in module.effects:
+                    self._node(module, "statements", effect)
 
     # Files
 
@@ -281,8 +318,13 @@ class _Search:
             counted = _counted(node, module.marks)
             module.known[id(node)] = node, _form(counted, module.marks), _uses(counted, module.marks)
         _, form, uses = module.known[id(node)]
-        if form != "[]":
+        is_tested = self._is_in_step and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        if is_tested:
+            self._tested.setdefault((self._place(module.path), label), []).append((form, node))
+        elif form != "[]":
             self._add(module, label, form, node)
+        if uses.steps:
+            self._steps.append((module, scope, uses))
         for statement, alias in uses.imports.values():
             self._imported(module, statement, alias)
         for name in sorted(uses.names):
@@ -292,7 +334,7 @@ class _Search:
             if scope is not None:
                 self._member(*scope, chain[1])
         wanted = set(uses.fixtures)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if not is_tested and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             wanted |= {argument.arg for argument in arguments}
             wanted |= _used_fixtures(node.decorator_list)
@@ -303,9 +345,10 @@ class _Search:
 
     def _add(self, module: _Module, label: str, form: str, node: ast.AST) -> None:
         self._files[module.path] = None
-        inside = self._root in module.path.parents
-        place = module.path.relative_to(self._root).as_posix() if inside else module.path.name
-        self._parts.setdefault((place, label), []).append((form, node))
+        self._parts.setdefault((self._place(module.path), label), []).append((form, node))
+
+    def _place(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix() if self._root in path.parents else path.name
 
     # Classes
 
@@ -613,6 +656,11 @@ def _uses(node: object, marks: Iterable[str]) -> _Uses:
         elif isinstance(each, ast.Call) and _dotted(each)[-1:] == ("getfixturevalue",):
             texts = (one.value for one in each.args if isinstance(one, ast.Constant))
             found.fixtures |= {text for text in texts if isinstance(text, str)}
+        elif isinstance(each, ast.Call) and (count := _STEPS.get(_dotted(each))):
+            steps = [one for one in each.args[:count] if isinstance(one, (ast.Name, ast.Attribute)) and _dotted(one)]
+            found.steps |= {_dotted(one) for one in steps}
+            left += [each.func, *(one for one in each.args if one not in steps), each.keywords]
+            continue
         left += [value for _, value in _fields(each, marks)]
     return found
 

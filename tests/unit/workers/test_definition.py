@@ -1,5 +1,6 @@
 """What is part of a test's definition, as files that are edited: either every edit is seen, or none is."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,36 @@ def test_marked(perf, request):
     request.getfixturevalue("other")
 
 
+@pytest.mark.perf
+def test_given(perf, data):
+    perf(step, made(data), setup=prepare)
+    perf.compare(common.shape, Scaled)
+
+
+def step(data):
+    return inner(data) * SCALE
+
+
+def inner(data):
+    return shared(data)
+
+
+def prepare():
+    return shared([0])
+
+
+def shared(data):
+    return data + []
+
+
+class Scaled:
+    def __init__(self):
+        self.scale = SCALE
+
+
+SCALE = 2
+
+
 class Base:
     LENGTH = 2
 
@@ -116,6 +147,7 @@ class TestOf(Base):
 ''',
 }
 STEP = ("test_step",)
+GIVEN = ("test_given",)
 
 
 def forms(files, *path, root=ROOT):
@@ -154,6 +186,12 @@ TEST = "tests/test_step.py"
         (("TestOf", "test_method"), TEST, "DEEP = 3", "DEEP = 1"),
         (("TestOf", "test_method"), TEST, "self.x = 1", "self.x = 2"),
         (STEP, TEST, "import pytest\n", "import pytest\ntorch.set_num_threads(2)\n"),
+        (GIVEN, TEST, "perf(step, made(data)", "perf(inner, made(data)"),
+        (GIVEN, TEST, "perf(step, made(data)", "perf(lambda data: step(data), made(data)"),
+        (GIVEN, TEST, "SCALE = 2", "SCALE = 1"),
+        (GIVEN, TEST, "return helper(data)", "return helper(data[:1])"),
+        (GIVEN, TEST, "return data + []", "return data + data"),
+        (GIVEN, "tests/common.py", "WIDTH = 4", "WIDTH = 2"),
         (STEP, "conftest.py", "import pytest\n", "import pytest\ntorch.set_default_dtype(torch.float64)\n"),
         (STEP, "conftest.py", "UNUSED = 1", "def pytest_generate_tests(metafunc): metafunc.parametrize('k', [1])"),
         (STEP, "conftest.py", "UNUSED = 1", "@pytest.fixture(autouse=True)\ndef slow(): torch.ones(1)"),
@@ -181,6 +219,11 @@ def test_what_a_test_measures_by_is_part_of_it(path, file, before, after):
         (("test_marked",), TEST, '"step_time": "3%"', '"step_time": "5%"'),
         (("TestOf", "test_method"), TEST, "WIDE = 4", "WIDE = 5"),
         (("TestOf", "test_method"), TEST, "perf(self.WIDE)", "perf(self.WIDE, 2)"),
+        (("TestOf", "test_method"), TEST, "return self.LENGTH", "return self.LENGTH + 0"),
+        (GIVEN, TEST, "return inner(data) * SCALE", "inner(data)\n    return inner(data) * SCALE"),
+        (GIVEN, TEST, "return shared(data)", "return shared(shared(data))"),
+        (GIVEN, TEST, "self.scale = SCALE", "self.scale = SCALE + 1"),
+        (GIVEN, "tests/common.py", "return WIDTH", "return WIDTH + 0"),
     ],
 )
 def test_what_it_does_not_use_is_not(path, file, before, after):
@@ -201,6 +244,18 @@ def test_the_code_under_test_is_not_part_of_it():
         texts = [{"tests/test_step.py": beside, f"{folder}/demo.py": f"work = {size}"} for size in (1, 2)]
         # The same name in a folder of tests is a helper of theirs.
         assert (forms(texts[0], *STEP) == forms(texts[1], *STEP)) == (folder != "tests")
+
+
+def test_the_step_of_the_tutorial_is_code_under_test():
+    text = (Path(__file__).parents[3] / "docs/tutorials/first-regression.md").read_text(encoding="utf-8")
+    (code,) = (block for block in re.findall(r"(?s)```python\n(.*?)```", text) if "def test_" in block)
+    (before, after), *_ = re.findall(r"(?m)^```diff\n-(.*)\n\+(.*)$", text)
+    assert before in code
+    kept, slower, removed = (
+        forms({TEST: each}, "test_train_step")
+        for each in (code, code.replace(before, after), code.replace(", items=64", ""))
+    )
+    assert kept == slower != removed
 
 
 def test_a_file_without_the_test_has_no_definition():

@@ -91,7 +91,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "missing": ("There is no baseline.", "Record one: `pytest --perf-update=new`."),
     "outdated": (
         "The test changed since its baseline: its code (but for the step that `perf` is given by name), fixtures, "
-        + "constants, parameters or measurement settings.",
+        "constants, parameters or measurement settings.",
         "Record it again: `pytest --perf-update`.",
     ),
     "waived": (

@@ -1,4 +1,5 @@
-# make test     sets up a virtual environment and runs the tests
+# make test     sets up a virtual environment and runs the tests, without the long ones
+# make test-all  runs all tests
 # make commands  runs every command that documents, messages and reports show
 # make demo     shows the tool at work: records baselines, runs green, plants a regression, catches it
 # make lint     ruff, mypy, import-linter and the map in CONTRIBUTING.md
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test commands demo browser docs lint actionlint clean
+.PHONY: test test-all commands demo browser docs lint actionlint clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -41,7 +42,11 @@ $(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[examples,lint]'
 	@touch $@
 
+# Five minutes on two cores; the long tests take most of the time of all.
 test: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
+
+test-all: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Half an hour: each command in the state that the text describes, two documents at a time.

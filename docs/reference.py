@@ -90,8 +90,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "missing": ("There is no baseline.", "Record one: `pytest --perf-update=new`."),
     "outdated": (
-        "The test changed since its baseline: its code (but for the step that `perf` is given by name), fixtures, "
-        "constants, parameters or measurement settings.",
+        "The test changed since its baseline: its code (not the step that `perf` is given), fixtures, settings.",
         "Record it again: `pytest --perf-update`.",
     ),
     "waived": (
@@ -186,7 +185,7 @@ test that fails.
 - Another number of threads of torch makes the test `invalid`: use `threads=`.
 - Modes (`TorchDispatchMode`, `TorchFunctionMode`), signal handlers, timers and start methods of `multiprocessing` stay
   as they are, and belong to the step.
-- Functions registered with `atexit` run at the end of a started process, for 2 s at most, and not in forked processes.
+- Functions that the test registered with `atexit` run at the end of its process, for 2 s at most.
 
 ### Limits and budgets
 

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from pytest_perfdl.run.in_process import LocalSession
     from pytest_perfdl.run.session import PerfSession
     from pytest_perfdl.system.processes import Ending
+    from pytest_perfdl.workers.forks import Forks
 
 SETTINGS = pytest.StashKey[Settings]()
 SESSION: pytest.StashKey[PerfSession | LocalSession] = pytest.StashKey()
 ENDING: pytest.StashKey[Ending] = pytest.StashKey()
+FORKS: pytest.StashKey[Forks] = pytest.StashKey()
 SMOKED = pytest.StashKey[int]()
 LEFT_OUT = pytest.StashKey["str | None"]()
 """A warning about tests that look like perf tests but are not."""
@@ -95,6 +97,19 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
         return None
     item = pytest.Function.from_parent(collector, name=name)
     return item if marker.is_perf_test(item, short_names.markers(collector.config)) else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Have a process load what the tests of the last run loaded, while tests are collected."""
+    config = session.config
+    found = config.stash.get(SETTINGS, None)
+    if found is None or not found.enabled or config.option.collectonly or found.isolate == "none":
+        return
+    with own_imports():
+        from pytest_perfdl.workers.forks import last_loaded
+    forks = config.stash[FORKS] = last_loaded(getattr(config, "cache", None), found.threads or 1, start=found.start)
+    config.add_cleanup(forks.close)
 
 
 @pytest.hookimpl(trylast=True)
@@ -246,7 +261,7 @@ def _session(config: pytest.Config, found: Settings) -> PerfSession | LocalSessi
             return LocalSession(found)
         from pytest_perfdl.run.session import PerfSession
 
-        return PerfSession(config, found)
+        return PerfSession(config, found, config.stash.get(FORKS, None))
 
 
 def _offer_fixture(pluginmanager: pytest.PytestPluginManager) -> None:

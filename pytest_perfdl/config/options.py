@@ -292,8 +292,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-start",
-        "`auto` forks both processes of a paired round from a process that imported the test's third-party modules, "
-        "unless forking could change how the test runs; `fresh` starts new processes",
+        "`auto` forks the processes that measure a test from a process that imported its third-party modules, unless "
+        "forking could change how the test runs; `fresh` starts new processes",
         ini="perf_start",
         choices=("auto", "fresh"),
         default="auto",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pytest_perfdl.judge.kernels import is_expected
 from pytest_perfdl.model.metrics import general, is_utilization
-from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.model.units import format_percent, format_quantity, plural, some
 from pytest_perfdl.model.visible import harmless
 from pytest_perfdl.report import compared, figures, layout, memory, ranks, words
 from pytest_perfdl.report.figures import name_words
@@ -350,7 +350,10 @@ def _about_metrics(result: Result, metrics: Sequence[MetricVerdict], left_out: i
     yield words.verdicts_explained(each for each in metrics if each.outcome != judgement.verdict)
     if left_out:
         yield f"and {plural(left_out, 'more kernel')} over their limits (-vv)"
-    yield from (f"{metric.name}: {why}" for metric in judged if (why := words.own_reason(metric, judgement)))
+    reasons: dict[str, list[str]] = {}
+    for metric in judged:
+        reasons.setdefault(words.own_reason(metric, judgement), []).append(metric.name)
+    yield from (f"{some(names)}: {why}" for why, names in reasons.items() if why)
     if any(is_utilization(metric.name) for metric in judged) or verbosity > 1:
         yield from words.coverage_notes(judgement)
     yield from (f"note of the baseline: {note}" for note in [words.baseline_note(result)] if note)

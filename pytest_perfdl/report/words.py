@@ -382,7 +382,8 @@ def own_reason(metric: MetricVerdict, judgement: Judgement) -> str:
     """What a metric says beyond its figures and the test's reason; empty when that is nothing."""
     if metric.reason in judgement.reason:
         return ""
-    return metric.reason if metric.remark is None else metric.remark
+    said = metric.reason if metric.remark is None else metric.remark
+    return "; ".join(part for part in said.split("; ") if part not in judgement.reason)
 
 
 def definition_sentence(judgement: Judgement) -> str:

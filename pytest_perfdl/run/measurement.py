@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -90,6 +90,10 @@ class Measurement:
         """Whether the steps of a forked process walked over its objects, although those of the first one did not."""
         self._no_flops = ""
         """Why FLOPs cannot be counted; empty if FLOPs can be counted."""
+        self._forks_first = True
+        """Whether the first process may be forked, as far as is known."""
+        self._is_forked = False
+        """Whether it was."""
         with self.as_failures():
             self.remote = self._start_first()
             """The first process."""
@@ -130,21 +134,27 @@ class Measurement:
 
     # The first process
 
+    def set_up_first(self) -> PhaseReport:
+        """Serve the first process until the test is set up; the report of its setup phase."""
+        self._serve_first(lambda: self.remote.wait("setup"))
+        return self.remote.phases["setup"]
+
     def first_call(self) -> CallInfo | None:
         """Serve the first process until a `perf(...)` call waits to be measured; `None` if the test ended without.
 
         A call in a fixture's setup does not wait: it has been measured.
         """
-        self.remote.advance()
+        self._serve_first(lambda: self.remote.advance())
         return self.remote.calls[0] if self.remote.calls else None
 
     def finish_first(self) -> PhaseReport:
         """Measure all calls of the first process and serve it to its end; the report of the test's call phase."""
-        self.remote.finish()
+        self._serve_first(lambda: self.remote.finish())
         if spoiled := self._spoiled(self.remote):
             self._no_flops = spoiled
             self.remote = self._start_first()
-            self.remote.finish()
+            self._serve_first(lambda: self.remote.finish())
+        self.remote.pass_on()
         self.context.progress.end_repeat(self.seconds)
         phase = self.remote.wait("call")
         if phase.raw == "passed" and self.remote.results:
@@ -168,12 +178,33 @@ class Measurement:
         return [each for each in self.remote.expectations if isinstance(each, CurveExpectation)]
 
     def _start_first(self) -> RemoteTest:
+        """Fork the first process, or start it: always from then on where a forked one is not like a new one."""
+
         def script(info: CallInfo) -> Script:
             # The baseline is read before anything is measured, and its name depends on what the call found here.
             yield None
             return (yield from self._script(info))
 
-        return self.context.processes.start(self.test, script, first=True, cold=True)
+        processes = self.context.processes
+        parent = processes.first_parent(self.test) if self._forks_first else None
+        self._is_forked = parent is not None
+        return processes.start(self.test, script, first=True, cold=True, parent=parent)
+
+    def _serve_first(self, serve: Callable[[], object]) -> None:
+        """Serve the first process; from its start again if a forked one fails, or is not like a new one."""
+        try:
+            serve()
+            if not self._is_forked or _is_sound(self.remote) or self._spoiled(self.remote):
+                return
+        except (WorkerTimeout, TestAbsent):
+            raise
+        except WorkerError:
+            if not self._is_forked:
+                raise
+        self.remote.end(gently=True)
+        self._forks_first = False
+        self.remote = self._start_first()
+        serve()
 
     def _script(self, info: CallInfo) -> Script:
         return self._commands(info, flops=self._first is None and not self._no_flops)
@@ -333,18 +364,25 @@ class Measurement:
         context, test = self.context, self.test
         if not Path(checkout.path(test.item.path)).exists():
             return None
-        if checkout.interpreter is None:
+        if checkout.interpreter is None and not self._is_forked:
             context.processes.prepare_parent(test, self.remote.shown)
         where = checkout.in_words(commit)
         no_flops = self._no_flops
         while True:
+            forks = self._is_forked and checkout.interpreter is None
+            parent = context.processes.first_parent(test, self.remote.shown) if forks else None
             try:
                 script = partial(self._commands, flops=not no_flops)
-                remote = context.processes.start(test, script, checkout=checkout, cold=True)
+                remote = context.processes.start(test, script, checkout=checkout, cold=True, parent=parent)
                 remote.finish()
+                if parent is not None and not _is_sound(remote) and not self._spoiled(remote):
+                    raise ForkError("the test fails in a forked process")
             except TestAbsent:
                 return None
             except WorkerError as error:
+                if parent is not None and not isinstance(error, WorkerTimeout):
+                    self._is_forked = False
+                    continue
                 raise SideError(f"the test did not run {where}: {error}", invalid=False) from None
             if not (spoiled := self._spoiled(remote)):
                 break
@@ -386,6 +424,11 @@ class Measurement:
         if not no_flops:
             return record
         return replace(record, integrity=(*record.integrity, unmeasured("no-flops", "FLOPs", no_flops)))
+
+
+def _is_sound(remote: RemoteTest) -> bool:
+    """Whether no phase of a forked process has failed so far, and it is like a new one."""
+    return not remote.unlike and all(phase.raw != "failed" for phase in remote.phases.values())
 
 
 def _repeat(remote: RemoteTest, seconds: float) -> Repeat:

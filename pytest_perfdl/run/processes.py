@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,24 +22,10 @@ from pytest_perfdl.system import clocks, folders
 from pytest_perfdl.system.folders import Folder
 from pytest_perfdl.workers.channel import Shown, WorkerJob
 from pytest_perfdl.workers.checkout import Checkout
-from pytest_perfdl.workers.forks import ForkParent, Forks, common
+from pytest_perfdl.workers.forks import USED_BY_WORKERS, Common, ForkParent, Forks, common, keep_loaded
 from pytest_perfdl.workers.job import Job, plugin_packages, worker_options
 from pytest_perfdl.workers.process import AnyWorker, Worker
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
-
-USED_BY_WORKERS = (
-    "pytest_perfdl.analysis",
-    "pytest_perfdl.fixture",
-    "pytest_perfdl.hookspecs",
-    "pytest_perfdl.measure.counted_pass",
-    "pytest_perfdl.measure.environment",
-    "pytest_perfdl.measure.environment",
-    "pytest_perfdl.measure.program",
-    "pytest_perfdl.config.settings",
-    "pytest_perfdl.plugin",
-    "pytest_perfdl.trace",
-)
-"""Of our own, what measuring needs; importing them imports no torch."""
 
 
 def _caches(folder: Path) -> dict[str, str]:
@@ -58,16 +45,23 @@ class Processes:
         Where a side's code is imported from.
     folder
         For what is too large for a worker's channel, and for the workers' own temporary folders; by default a new one.
+    forks
+        What workers are forked from; by default nothing is there yet.
     """
 
     def __init__(
-        self, config: pytest.Config, settings: Settings, revisions: Revisions, folder: Folder | None = None
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        revisions: Revisions,
+        folder: Folder | None = None,
+        forks: Forks | None = None,
     ) -> None:
         self._config = config
         self._settings = settings
         self._revisions = revisions
         self._folder = folder or folders.temporary("scratch")
-        self._forks = Forks()
+        self._forks = forks or Forks(USED_BY_WORKERS)
         self._running: list[RemoteTest] = []
         self._numbers = itertools.count(1)
         self._last_start = 0.0
@@ -123,7 +117,8 @@ class Processes:
         attribute
             Whether the worker records every allocation, to say whose they are.
         cold
-            Whether the worker finds the compiler's caches of its side empty; by default what earlier ones left there.
+            Whether this is the first process of its side: it finds the compiler's caches empty (by default what earlier
+            ones left there), and reports how its test loads and runs.
 
         Raises
         ------
@@ -164,6 +159,7 @@ class Processes:
             attribute=attribute,
             cold=not any(caches.iterdir()),
             rank_timeout=settings.launch.timeout,
+            shows=cold,
             unfrozen=unfrozen,
         )
         # What pytest does not capture is the user's to see; later repeats would only repeat it.
@@ -227,7 +223,23 @@ class Processes:
         """Have what rounds are forked from load what the head has shown, while the base's first process runs."""
         if shown is not None and self._settings.start != "fresh" and not test.plan.ranks:
             with contextlib.suppress(ForkError):
-                self._forks.prepare(common(shown, shown), test.plan.threads, USED_BY_WORKERS)
+                self._forks.prepare(common(shown, shown), test.plan.threads)
+
+    def first_parent(self, test: PerfTest, shown: Shown | None = None) -> ForkParent | None:
+        """What to fork the first process of a side from; `None` where it must be started.
+
+        It has loaded what the first process of the other side has shown, unless that loaded some of it during its
+        calls: compiling would take a shorter time with it. Otherwise it has loaded what a test before loaded, or torch.
+        The process reports if a new one would not have loaded these before its first call.
+        """
+        if self._settings.start == "fresh" or test.plan.ranks or self._config.getoption("capture", "fd") != "fd":
+            return None
+        file = getattr(sys.modules.get("torch"), "__file__", None)
+        with contextlib.suppress(ForkError):
+            if shown is not None and not shown.late:
+                return self._forks.parent(common(shown, shown), test.plan.threads, first=True)
+            return self._forks.present(None if file is None else Common((("torch", file),), None), test.plan.threads)
+        return None
 
     def parent(self, test: PerfTest, shown: tuple[Shown, Shown]) -> ForkParent:
         """What to fork both workers of a round from, given what the first process of each side has shown.
@@ -237,7 +249,7 @@ class Processes:
         ForkError
             When workers of this test are to be started.
         """
-        return self._forks.parent(common(*shown), test.plan.threads, USED_BY_WORKERS)
+        return self._forks.parent(common(*shown), test.plan.threads)
 
     def end(self, *, gently: bool) -> None:
         """End every worker that is still alive; gently, as Ctrl-C would, with its fixtures torn down."""
@@ -248,5 +260,6 @@ class Processes:
     def close(self) -> None:
         """End every process of the run, and remove the scratch folder."""
         self.end(gently=False)
+        keep_loaded(getattr(self._config, "cache", None), self._forks)
         self._forks.close()
         self._folder.remove()

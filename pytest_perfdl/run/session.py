@@ -53,6 +53,7 @@ from pytest_perfdl.system.import_path import own_imports
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
 from pytest_perfdl.workers.channel import Phase
 from pytest_perfdl.workers.checkout import sweep
+from pytest_perfdl.workers.forks import Forks
 from pytest_perfdl.workers.remote_test import dress, replay, suspended_capture
 
 MEASUREMENT = pytest.StashKey[Measurement]()
@@ -65,7 +66,8 @@ _OWN_FAILURES = tuple(f"{error.__name__}: " for error in (PerfError, PerfRegress
 class PerfSession:
     """One run: hooks call it, in pytest's order."""
 
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings, forks: Forks | None = None) -> None:
+        self._forks = forks
         self.config = config
         self.settings = settings
         self.results: dict[str, Result] = {}
@@ -162,7 +164,7 @@ class PerfSession:
             collected=self._collected,
             store=self._store,
             revisions=revisions,
-            processes=Processes(config, settings, revisions),
+            processes=Processes(config, settings, revisions, forks=self._forks),
             machines=MachineRates(self._store),
             progress=Progress(
                 config.pluginmanager.get_plugin("terminalreporter"),

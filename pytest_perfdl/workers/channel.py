@@ -185,6 +185,8 @@ class WorkerJob:
     """Whether the compiler's caches are empty."""
     rank_timeout: float = 120.0
     """Seconds that the collectives of a test with ranks may take."""
+    shows: bool = False
+    """Whether a forked worker reports how its test loads and runs, as every started one does (`Shown`)."""
     unfrozen: bool = False
     """Whether garbage collections of a forked worker walk over what it was forked with, as in a started one.
 
@@ -321,7 +323,10 @@ class Shown:
     modules: tuple[tuple[str, str], ...] = ()
     """Third-party modules that the test loaded, with their files, in the order of loading."""
     besides: tuple[tuple[str, str], ...] = ()
-    """The same of what only counting and profiling loaded, such as torch's counter of FLOPs."""
+    """The same of what only counting and profiling loaded, such as torch's counter of FLOPs, and of what a forked
+    process was forked with, but did not need."""
+    late: bool = False
+    """Whether the test loaded some of the modules only when its first call had begun."""
     environment: tuple[str, ...] = ()
     """Names of environment variables that had changed when a third-party module was imported."""
     hooks: tuple[str, ...] = ()
@@ -331,6 +336,13 @@ class Shown:
     calls: tuple[CallShown, ...] = ()
     start_seconds: float = 0.0
     """From the beginning of the process to its first call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """A new process would not be like this one, which was forked: the test is skipped before its first call."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,8 +369,8 @@ class LoadModules:
 
     modules: tuple[tuple[str, str], ...]
     """Third-party modules that the test loads, with their files, in the order of loading."""
-    allowed: tuple[tuple[str, str], ...]
-    """Others that may be loaded by the way."""
+    allowed: tuple[tuple[str, str], ...] | None
+    """Others that may be loaded by the way; `None` where that is not known yet."""
     preload: tuple[str, ...]
     """As in `WorkerJob`."""
 
@@ -369,6 +381,10 @@ class ModulesLoaded:
 
     problem: str
     """Why no worker may be forked from there, in one line; empty if one may."""
+    loaded: tuple[tuple[str, str], ...] = ()
+    """Modules that are loaded now, with their files: those wanted, and what came by the way."""
+    roots: tuple[tuple[str, str], ...] = ()
+    """Those of them that were imported, the others came with these."""
 
 
 @dataclass(frozen=True, slots=True)

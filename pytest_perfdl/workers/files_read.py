@@ -5,11 +5,14 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
+import gc
 import os
 import struct
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +26,8 @@ from pytest_perfdl.workers.checkout import is_own
 
 
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+_FEW = 5
+"""Modules of a group that may be loaded without need."""
 NOT_THE_TESTS = frozenset(("pytest_perfdl", "pytest", "_pytest", "pluggy"))
 """Packages that every worker loads before its test."""
 _NOTES = ("PYTEST_", "_TORCHINDUCTOR_")
@@ -55,23 +60,43 @@ def is_installed(file: str) -> bool:
     return any(place in file for place in _INSTALLED)
 
 
-class Watch:
+class Watch(MetaPathFinder):
     """Looks on while a test loads, from its making on; `shown` is what was seen.
 
-    It asks what the environment is whenever a module is looked for, by a finder on `sys.meta_path` that finds nothing.
+    It asks what the environment is whenever a module is looked for, by a finder on `sys.meta_path` that finds nothing
+    but modules that a forked process was forked with: those are hidden until they are asked for, as if they were not
+    loaded.
 
     Parameters
     ----------
     names
         Top-level names of the repository's code.
+    groups
+        Of a forked process: modules that were imported before it was forked, each with all that this import loaded.
+        What the test imports first of a group must be the module that was imported, or a new process would have loaded
+        compiled code in another order.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Collection[str], groups: Mapping[str, tuple[str, ...]] | None = None) -> None:
         self._names = frozenset(names)
         self._began = clocks.monotonic()
         self._first_call: float | None = None
+        self._early = 0
+        """Modules that were sought before."""
         self._calls: list[CallShown] = []
         self._besides: set[str] = set()
+        self._groups = dict(groups or {})
+        """Groups that the test has not imported."""
+        self._group_of = {name: group for group, members in self._groups.items() for name in members}
+        self._hidden = {name: sys.modules.pop(name) for name in self._group_of if name in sys.modules}
+        self._attributes = {name: owner for name in self._hidden if (owner := self._owner(name)) is not None}
+        """Packages that hidden modules are attributes of: `from package import module` must ask for them."""
+        for name, owner in self._attributes.items():
+            # Packages may be there under two names.
+            owner.__dict__.pop(name.rpartition(".")[2], None)
+        self._frozen = gc.get_freeze_count()
+        own = next((name for name, module in self._hidden.items() if self._is_own(name, module)), "")
+        self._unlike = f"{own} is the repository's, and was loaded with what is installed" if own else ""
         self._modules = frozenset(sys.modules)
         self._hooks = (*sys.meta_path, *sys.path_hooks, builtins.__import__)
         self._sought: dict[str, int] = {}
@@ -84,10 +109,59 @@ class Watch:
         """Environment variables that changed during the import of a module that imported other modules."""
         sys.meta_path.insert(0, self)
 
-    def find_spec(self, name: str, *_: object) -> None:
-        """Find nothing."""
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        """Find nothing but what is hidden."""
         if name.partition(".")[0] in sys.stdlib_module_names:
-            return
+            return None
+        self._note(name)
+        if name not in self._hidden:
+            return None
+        group = self._group_of[name]
+        if name != group and self._is_compiled(name.partition(".")[0], self._groups[group]):
+            self._unlike = self._unlike or f"the test imports {name} before {group}"
+        # Python itself puts the module that it asked for where it belongs.
+        module = self._hidden.pop(name)
+        for member in self._groups.pop(group) if name == group else ():
+            if member in self._hidden:
+                self._note(member)
+                sys.modules[member] = found = self._hidden.pop(member)
+                if member in self._attributes:
+                    setattr(self._attributes[member], member.rpartition(".")[2], found)
+        return ModuleSpec(name, _Loaded(module))
+
+    def _matters(self, group: str, members: Sequence[str]) -> bool:
+        """Whether it makes a difference that a group is loaded which the test has not asked for.
+
+        A few modules in Python make none, of a package that the test has imported: what imports lazily in its own way
+        may not have asked for them again.
+        """
+        top = group.partition(".")[0]
+        return top == group or top not in self._sought or len(members) > _FEW or self._is_compiled(top, members)
+
+    def _is_own(self, name: str, module: object) -> bool:
+        """Whether a module may be code under test, which each side must load itself."""
+        file = getattr(module, "__file__", None)
+        # Modules that are made up have names of files that do not exist, or none.
+        file = file if isinstance(file, str) and file.startswith(os.sep) else ""
+        return name.partition(".")[0] in self._names or (file != "" and not is_installed(file))
+
+    def _third_party(self, name: str, module: object) -> str:
+        return third_party(name, module, self._names)
+
+    def _owner(self, name: str) -> ModuleType | None:
+        """The package that a hidden module is an attribute of."""
+        package, _, own = name.rpartition(".")
+        owner = self._hidden.get(package) or sys.modules.get(package)
+        return owner if getattr(owner, "__dict__", {}).get(own) is self._hidden[name] else None
+
+    def _is_compiled(self, top: str, names: Collection[str]) -> bool:
+        """Whether some of these modules of a package that are hidden are compiled code."""
+        hidden = (self._hidden.get(name) for name in names if name.partition(".")[0] == top)
+        files = (getattr(module, "__file__", None) for module in hidden)
+        return any(isinstance(file, str) and not file.endswith((".py", ".pyc")) for file in files)
+
+    def _note(self, name: str) -> None:
+        """Note that a module is imported first now."""
         self._sought.setdefault(name, len(self._sought))
         now = _environment()
         if now != self._environment:
@@ -95,7 +169,7 @@ class Watch:
             changed = {os.fsdecode(each) for each in {*now, *before} if now.get(each) != before.get(each)}
             changed = {each for each in changed if not each.startswith(_NOTES)}
             # What a module changes while it is loaded it changes wherever it is loaded.
-            loader = next((each for each in being_loaded() if third_party(each, sys.modules[each], self._names)), None)
+            loader = next((each for each in being_loaded() if self._third_party(each, sys.modules[each])), None)
             if loader is not None:
                 self._by.setdefault(loader, set()).update(changed)
             else:
@@ -103,10 +177,22 @@ class Watch:
         if self._changed:
             self._at[name] = frozenset(self._changed)
 
-    def start_call(self) -> None:
-        """A `perf(...)` call begins."""
-        if self._first_call is None:
-            self._first_call = clocks.monotonic()
+    def start_call(self) -> str:
+        """A `perf(...)` call begins; why a new process would not be like this one, which was forked, or nothing."""
+        if self._first_call is not None:
+            return ""
+        self._first_call, self._early = clocks.monotonic(), len(self._sought)
+        if not self._group_of:
+            return ""
+        if gc.get_freeze_count() > self._frozen:
+            return "the test freezes objects (gc.freeze)"
+        # Collections walk over everything in a new process.
+        gc.unfreeze()
+        if missing := next((group for group, members in self._groups.items() if self._matters(group, members)), ""):
+            return f"the test has not imported {missing}"
+        if changed := sorted({each for name in self._group_of for each in self._at.get(name, ())}):
+            return f"the test changes {changed[0]} before it imports modules"
+        return self._unlike or next((f"the test uses import hook {hook}" for hook in self._foreign_hooks()), "")
 
     def end_call(self, call: CallShown, besides: Sequence[str]) -> None:
         """A `perf(...)` call is over; `besides` are the modules that only measuring it loaded."""
@@ -127,7 +213,7 @@ class Watch:
         loaded = tuple(
             (name, file)
             for name, module in sorted(sys.modules.items(), key=self._place)
-            if name not in self._modules and name not in left_out and (file := third_party(name, module, self._names))
+            if name not in self._modules and name not in left_out and (file := self._third_party(name, module))
         )
         modules = tuple((name, file) for name, file in loaded if name not in self._besides)
         known = {name for name, _ in modules}
@@ -135,7 +221,11 @@ class Watch:
         changed |= {each for name, names in self._by.items() if name not in known for each in names}
         return Shown(
             modules=modules,
-            besides=tuple((name, file) for name, file in loaded if name in self._besides),
+            besides=(
+                *((name, file) for name, file in loaded if name in self._besides),
+                *((name, file) for name, module in self._hidden.items() if (file := self._third_party(name, module))),
+            ),
+            late=self._first_call is not None and any(self._place(each) >= self._early for each in modules),
             environment=tuple(sorted(changed)),
             hooks=tuple(dict.fromkeys(self._foreign_hooks())),
             reads=tuple(sorted({(name, file) for name, file in at_import if name in known})),
@@ -153,6 +243,22 @@ class Watch:
             known = any(hook is each for each in self._hooks) or hook is self
             if not known and not module.startswith("_pytest.") and kind.__name__ not in _HARMLESS_FINDERS:
                 yield f"{module}.{getattr(hook, '__name__', kind.__name__)}"
+
+
+class _Loaded(Loader):
+    """Loads a module that is loaded."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = getattr(module, "__spec__", None)
+
+    def create_module(self, _spec: ModuleSpec) -> ModuleType:
+        """The module."""
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give it back what Python has replaced."""
+        module.__spec__ = self._spec
 
 
 def _environment() -> Mapping[Any, Any]:

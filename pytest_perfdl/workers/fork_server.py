@@ -6,6 +6,7 @@ thread and no device, so that a fork is equivalent to a process that has just im
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
@@ -13,7 +14,8 @@ import socket
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pytest_perfdl.model.errors import ChannelClosed
@@ -23,6 +25,8 @@ from pytest_perfdl.workers import worker
 from pytest_perfdl.workers.channel import Channel, Fork, Forked, LoadModules, ModulesLoaded, Reap, Reaped
 from pytest_perfdl.workers.files_read import NOT_THE_TESTS, is_installed
 
+_GIVEN = NOT_THE_TESTS | sys.stdlib_module_names
+"""Names of modules that are none of a test's."""
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
@@ -47,12 +51,17 @@ def main(channel_fd: int, parent: int) -> None:
                 break
             message = channel.receive()
             if isinstance(message, LoadModules):
-                channel.send(ModulesLoaded(_load(message) or unfit()))
+                groups: dict[str, tuple[str, ...]] = {}
+                problem = _load(message, groups) or unfit()
+                loaded = tuple(_loaded({name for group in groups.values() for name in group}))
+                files = dict(loaded)
+                roots = tuple((name, files[name]) for name in groups if name in files)
+                channel.send(ModulesLoaded(problem, loaded, roots))
                 # What is alive now is never garbage; and collecting would copy every page of it in every fork.
                 gc.collect()
                 gc.freeze()
             elif isinstance(message, Fork):
-                channel.send(Forked(_fork(message, connection, descriptors, environment)))
+                channel.send(Forked(_fork(message, connection, descriptors, environment, groups)))
             elif isinstance(message, Reap):
                 channel.send(Reaped(os.waitstatus_to_exitcode(os.waitpid(message.pid, 0)[1])))
     except ChannelClosed:
@@ -60,15 +69,19 @@ def main(channel_fd: int, parent: int) -> None:
     os._exit(0)
 
 
-def _load(wanted: LoadModules) -> str:
-    """Import modules; why these are not the test's, in one line, or nothing."""
+def _load(wanted: LoadModules, groups: dict[str, tuple[str, ...]]) -> str:
+    """Import modules; why these are not the test's, in one line, or nothing.
+
+    `groups` gets what each import loaded, by the module that was imported, which is the first of them.
+    """
     with own_imports():
         for name in wanted.preload:
             importlib.import_module(name)
     before, frozen = set(sys.modules), gc.get_freeze_count()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, _ in wanted.modules:
+        for name in dict.fromkeys(each for one, _ in wanted.modules for each in _with_packages(one)):
+            known = set(sys.modules)
             try:
                 importlib.import_module(name)
             except ModuleNotFoundError as error:
@@ -77,6 +90,9 @@ def _load(wanted: LoadModules) -> str:
                     return f"{name} cannot be imported on its own: {error}"
             except BaseException as error:
                 return f"{name} cannot be imported on its own: {type(error).__name__}: {error}"
+            if name in sys.modules and name not in known:
+                more = (each for each in sys.modules if each not in known and each.partition(".")[0] not in _GIVEN)
+                groups[name] = (name, *(each for each in more if each != name))
     # What they froze could not be told from what is frozen here.
     if gc.get_freeze_count() > frozen:
         return "importing the test's modules freezes objects (gc.freeze)"
@@ -84,9 +100,25 @@ def _load(wanted: LoadModules) -> str:
         found = getattr(sys.modules.get(name), "__file__", file)
         if found != file:
             return f"{name} is {file} in the test, but {found} when imported on its own"
-    known = {*wanted.modules, *wanted.allowed}
-    more = next((each for each in _loaded(set(sys.modules) - before) if each not in known), None)
-    return f"importing the test's modules loads {more[0]}, which a normal run of the test does not load" if more else ""
+    if wanted.allowed is None:
+        return ""
+    expected = {*wanted.modules, *wanted.allowed}
+    odd = next((each for each in _loaded(set(sys.modules) - before) if each not in expected), None)
+    return f"importing the test's modules loads {odd[0]}, which a normal run of the test does not load" if odd else ""
+
+
+def _forget_exit_functions() -> None:
+    """Leave to the parent what it has registered for its exit: files and folders that both see."""
+    atexit._clear()
+    for finalizer in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
+
+
+def _with_packages(name: str) -> Iterator[str]:
+    """A module and the packages around it, in the order in which Python loads them."""
+    parts = name.split(".")
+    return (".".join(parts[:size]) for size in range(1, len(parts) + 1))
 
 
 def _loaded(names: set[str]) -> Iterator[tuple[str, str]]:
@@ -117,7 +149,13 @@ def unfit() -> str:
     return ""
 
 
-def _fork(message: Fork, connection: socket.socket, descriptors: list[int], environment: dict[str, str]) -> int:
+def _fork(
+    message: Fork,
+    connection: socket.socket,
+    descriptors: list[int],
+    environment: dict[str, str],
+    groups: Mapping[str, tuple[str, ...]],
+) -> int:
     """Fork a worker; its id."""
     parent = os.getpid()
     sys.stdout.flush()
@@ -130,6 +168,7 @@ def _fork(message: Fork, connection: socket.socket, descriptors: list[int], envi
     try:
         os.setsid()
         connection.close()
+        _forget_exit_functions()
         channel, output, stacks = descriptors
         for standard in (1, 2):
             os.dup2(output, standard)
@@ -141,9 +180,10 @@ def _fork(message: Fork, connection: socket.socket, descriptors: list[int], envi
         for name, value in message.environment.items():
             if environment.get(name) != value:
                 os.environ[name] = value
-        numpy = sys.modules.get("numpy")
-        if numpy is not None:
-            numpy.random.seed()
-        worker.main(channel, parent, stacks, forked=True)
+        # Asking numpy itself would load its module of random numbers.
+        random = sys.modules.get("numpy.random")
+        if random is not None:
+            random.seed()
+        worker.main(channel, parent, stacks, groups=groups)
     finally:
         os._exit(1)

@@ -14,22 +14,37 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+import pytest
 
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, ForkError
 from pytest_perfdl.system import clocks, processes
 from pytest_perfdl.workers.channel import Fork, LoadModules, Reap, Shown, pair
 from pytest_perfdl.workers.process import boot, environment, import_texts
 
+USED_BY_WORKERS = (
+    "pytest_perfdl.analysis",
+    "pytest_perfdl.fixture",
+    "pytest_perfdl.hookspecs",
+    "pytest_perfdl.measure.counted_pass",
+    "pytest_perfdl.measure.environment",
+    "pytest_perfdl.measure.program",
+    "pytest_perfdl.config.settings",
+    "pytest_perfdl.plugin",
+    "pytest_perfdl.trace",
+)
+"""Of our own, what measuring needs; importing them imports no torch."""
 ROUNDS_OF_A_PARENT = 8
 """Rounds that are forked from one parent.
 
 Its forks share the places of everything in memory, which are worth a few percent of a step's time: what one parent's
 rounds say is renewed before they are many. A parent takes about as long as one started round.
 """
+_CACHE = "perfdl/modules"
 _LOADING_SECONDS = 120.0
 """Longest that loading the modules may take."""
 _ANSWER_SECONDS = 10.0
@@ -42,8 +57,8 @@ class Common:
 
     modules: tuple[tuple[str, str], ...]
     """Third-party modules with their files, in the order of loading."""
-    allowed: tuple[tuple[str, str], ...]
-    """Others that may be loaded by the way."""
+    allowed: tuple[tuple[str, str], ...] | None
+    """Others that may be loaded by the way; `None` where that is not known yet."""
 
 
 def common(base: Shown, head: Shown) -> Common:
@@ -79,24 +94,37 @@ def common(base: Shown, head: Shown) -> Common:
 
 
 class Forks:
-    """The parents of a run's rounds, one at a time; tests that load the same share it."""
+    """The parents that processes of a run are forked from; tests that load the same share them.
 
-    def __init__(self) -> None:
+    There is one for rounds and one for the first processes of tests, which may be the same.
+
+    Parameters
+    ----------
+    preload
+        Our own modules that workers import.
+    """
+
+    def __init__(self, preload: tuple[str, ...] = ()) -> None:
+        self._preload = preload
         self._parent: ForkParent | None = None
-        self._key: object = None
-        self._rounds = 0
+        self._first: ForkParent | None = None
         self._unfit: dict[object, str] = {}
         """By kind of fork server, why this kind cannot be used."""
 
-    def prepare(self, wanted: Common, threads: int, preload: tuple[str, ...]) -> None:
+    @property
+    def roots(self) -> tuple[tuple[str, str], ...]:
+        """Modules, with their files, whose import loaded all that first processes are forked with."""
+        return () if self._first is None else self._first.roots
+
+    def prepare(self, wanted: Common, threads: int) -> None:
         """Have a parent load what `parent` will probably be asked for, while something else is waited for.
 
         What is wrong with it `parent` will say.
         """
         with contextlib.suppress(ForkError):
-            self._begin(wanted, threads, preload)
+            self._begin(wanted, threads)
 
-    def parent(self, wanted: Common, threads: int, preload: tuple[str, ...]) -> ForkParent:
+    def parent(self, wanted: Common, threads: int, *, first: bool = False) -> ForkParent:
         """A parent for both sides of one round.
 
         Parameters
@@ -105,45 +133,107 @@ class Forks:
             What both sides load.
         threads
             Intra-op threads of the workers.
-        preload
-            Our own modules that workers import.
+        first
+            Whether first processes are forked from it from now on, rather than a round.
 
         Raises
         ------
         ForkError
         """
-        parent = self._begin(wanted, threads, preload)
+        parent = self._loaded(self._begin(wanted, threads))
+        if first:
+            self._keep(first=parent)
+        else:
+            parent.rounds += 1
+        return parent
+
+    def present(self, otherwise: Common | None, threads: int) -> ForkParent:
+        """The parent for first processes that is there, if it fits this process as it is now; else another one.
+
+        Raises
+        ------
+        ForkError
+        """
+        for parent in filter(None, (self._first, self._parent)):
+            with contextlib.suppress(ForkError):
+                if parent.fits(environment(threads)) and self._loaded(parent).roots:
+                    self._keep(first=parent)
+                    return parent
+        if otherwise is None:
+            raise ForkError("nothing is known of what the test loads")
+        return self.parent(otherwise, threads, first=True)
+
+    def close(self) -> None:
+        """End the parents, and with them what is still forked from them."""
+        for parent in {self._first, self._parent} - {None}:
+            assert parent is not None
+            parent.close()
+        self._first = self._parent = None
+
+    def _loaded(self, parent: ForkParent) -> ForkParent:
         try:
             parent.load()
         except ForkError as error:
-            self._unfit[self._key] = str(error)
-            self.close()
+            self._unfit[parent.wanted, parent.surroundings] = str(error)
+            parent.close()
+            self._first, self._parent = (None if each is parent else each for each in (self._first, self._parent))
             raise
-        self._rounds += 1
         return parent
 
-    def _begin(self, wanted: Common, threads: int, preload: tuple[str, ...]) -> ForkParent:
+    def _begin(self, wanted: Common, threads: int) -> ForkParent:
         variables = environment(threads)
-        # pytest's note on which test runs is none of theirs.
-        kept = {name: value for name, value in variables.items() if not name.startswith("PYTEST_CURRENT_TEST")}
-        key = (wanted, frozenset(kept.items()), tuple(sys.path), Path.cwd())
+        key = wanted, _surroundings(variables)
         if key in self._unfit:
             raise ForkError(self._unfit[key])
-        if self._parent is None or key != self._key or self._rounds >= ROUNDS_OF_A_PARENT or not self._parent.alive:
-            self.close()
-            try:
-                self._parent = ForkParent(wanted, variables, preload)
-            except ForkError as error:
-                self._unfit[key] = str(error)
-                raise
-            self._key, self._rounds = key, 0
-        return self._parent
+        for there in filter(None, (self._parent, self._first)):
+            if there.rounds < ROUNDS_OF_A_PARENT and there.serves(wanted, variables):
+                return there
+        try:
+            parent = ForkParent(wanted, variables, self._preload)
+        except ForkError as error:
+            self._unfit[key] = str(error)
+            raise
+        self._keep(rounds=parent)
+        return parent
 
-    def close(self) -> None:
-        """End the parent, and with it what is still forked from it."""
-        if self._parent is not None:
-            self._parent.close()
-            self._parent = None
+    def _keep(self, *, first: ForkParent | None = None, rounds: ForkParent | None = None) -> None:
+        """Keep a parent for one of both purposes; one that serves none any more is closed."""
+        former = {self._first, self._parent}
+        self._first, self._parent = first or self._first, rounds or self._parent
+        for parent in former - {None, self._first, self._parent}:
+            assert parent is not None
+            parent.close()
+
+
+def last_loaded(cache: pytest.Cache | None, threads: int, *, start: str) -> Forks:
+    """The parents of a run: the first one begins to load what the last run's tests loaded, as pytest's cache says."""
+    forks = Forks(USED_BY_WORKERS)
+    kept = cache.get(_CACHE, []) if cache is not None and start != "fresh" else []
+    with contextlib.suppress(TypeError, ValueError):
+        if modules := tuple((str(name), str(file)) for name, file in kept):
+            forks.prepare(Common(modules, None), threads)
+    return forks
+
+
+def keep_loaded(cache: pytest.Cache | None, forks: Forks) -> None:
+    """Note in pytest's cache what the tests of a run loaded."""
+    if cache is not None and forks.roots:
+        cache.set(_CACHE, [list(each) for each in forks.roots])
+
+
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """What a parent has from the process that starts it."""
+
+    environment: frozenset[tuple[str, str]]
+    path: tuple[str, ...]
+    folder: Path
+
+
+def _surroundings(variables: Mapping[str, str]) -> _Surroundings:
+    # pytest's note on which test runs is none of theirs.
+    kept = {name: value for name, value in variables.items() if not name.startswith("PYTEST_CURRENT_TEST")}
+    return _Surroundings(frozenset(kept.items()), tuple(import_texts(sys.path)), Path.cwd())
 
 
 class ForkParent:
@@ -176,8 +266,15 @@ class ForkParent:
         finally:
             theirs.close()
         processes.guard(self._process.pid)
+        self.wanted = wanted
+        self.rounds = 0
+        """Rounds that were forked from it."""
+        self.surroundings = _surroundings(variables)
+        self.roots: tuple[tuple[str, str], ...] = ()
+        """Modules that were imported, with their files; the others that are loaded came with these."""
         self._deadline = clocks.monotonic() + _LOADING_SECONDS
         self._is_loaded = False
+        self._modules: frozenset[tuple[str, str]] = frozenset()
         self._in_step = True
         """Whether every message so far was answered."""
         # One that has ended already is noticed when its answer is waited for.
@@ -194,10 +291,33 @@ class ForkParent:
         """
         if self._is_loaded:
             return
-        problem = self._answer(self._deadline, _LOADING_SECONDS).problem
-        if problem:
-            raise ForkError(problem)
-        self._is_loaded = True
+        answer = self._answer(self._deadline, _LOADING_SECONDS)
+        if answer.problem:
+            raise ForkError(answer.problem)
+        self._is_loaded, self._modules, self.roots = True, frozenset(answer.loaded), answer.roots
+
+    def serves(self, wanted: Common, variables: Mapping[str, str]) -> bool:
+        """Whether it loads what is wanted, and nothing beyond what may be loaded by the way."""
+        if not self.fits(variables):
+            return False
+        known = {*wanted.modules, *(wanted.allowed or ())}
+        return wanted == self.wanted or (self._modules.issuperset(wanted.modules) and self._modules.issubset(known))
+
+    def fits(self, variables: Mapping[str, str]) -> bool:
+        """Whether a parent that is started now, with these variables, would load the same from the same places."""
+        now, then = _surroundings(variables), self.surroundings
+        if not self.alive or (now.environment, now.folder) != (then.environment, then.folder):
+            return False
+        if now.path == then.path:
+            return True
+        with contextlib.suppress(ForkError):
+            self.load()
+            names = {name.partition(".")[0] for name, _ in self._modules}
+            both = {*now.path} & {*then.path}
+            in_order = [[each for each in path if each in both] for path in (now.path, then.path)]
+            others = {*now.path, *then.path} - both
+            return in_order[0] == in_order[1] and not any(_has_one_of(names, place) for place in others)
+        return False
 
     @property
     def alive(self) -> bool:
@@ -323,6 +443,16 @@ def unsupported() -> str:
     except OSError as error:
         return f"this system cannot monitor forked processes: {error.strerror}"
     return ""
+
+
+def _has_one_of(names: Collection[str], place: str) -> bool:
+    """Whether a place on the import path has a module or package of one of these names."""
+    if os.path.isfile(place):  # noqa: PTH113 - the path has texts
+        return True
+    try:
+        return any(entry.partition(".")[0] in names for entry in os.listdir(place or "."))  # noqa: PTH208
+    except OSError:
+        return False
 
 
 def _listed(names: Sequence[str]) -> str:

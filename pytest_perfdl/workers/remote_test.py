@@ -28,6 +28,7 @@ from pytest_perfdl.workers.channel import (
     Reply,
     Shown,
     Stopped,
+    Unlike,
     UserMetric,
 )
 from pytest_perfdl.workers.process import AnyWorker
@@ -60,6 +61,8 @@ class RemoteTest:
         self._make_script = script
         self._script: Script | None = None
         self._forward = forward
+        self._held: list[ExtraReport | RecordedWarning] = []
+        """What pytest in this process is to be told, in order."""
         self.waits = False
         """Whether a script waits for the other process of the round."""
         self.command: object = None
@@ -73,6 +76,8 @@ class RemoteTest:
         self.origins: Origins | None = None
         self.shown: Shown | None = None
         """How the test's process loads and runs the test; set when a new process has ended."""
+        self.unlike = ""
+        """Why a new process would not be like this one, which was forked, in one line; empty if it would."""
         self.over = False
 
     def wait(self, phase: Phase) -> PhaseReport:
@@ -117,6 +122,15 @@ class RemoteTest:
             else:
                 self._worker.kill()
 
+    def pass_on(self) -> None:
+        """Tell pytest in this process what the worker's observed: warnings and further reports."""
+        held, self._held = self._held, []
+        for message in held:
+            if isinstance(message, ExtraReport):
+                self._log_extra(message)
+            else:
+                self._record_warning(message)
+
     def _serve(self) -> bool:
         """Handle one message; false when there will be no more."""
         try:
@@ -134,10 +148,9 @@ class RemoteTest:
         match message:
             case PhaseReport():
                 self._take_phase(message)
-            case ExtraReport():
-                self._log_extra(message)
-            case RecordedWarning():
-                self._record_warning(message)
+            case ExtraReport() | RecordedWarning():
+                if self._forward:
+                    self._held.append(message)
             case CallStarted():
                 self.calls.append(message.call)
                 self._script = self._make_script(message.call)
@@ -152,6 +165,8 @@ class RemoteTest:
                 self.origins = message
             case Shown():
                 self.shown = message
+            case Unlike():
+                self.unlike = message.reason
             case Broken():
                 self.end(gently=False)
                 raise (TestAbsent if message.absent else WorkerDied)(message.text)
@@ -171,8 +186,6 @@ class RemoteTest:
                 self._item.add_marker(mark)
 
     def _log_extra(self, message: ExtraReport) -> None:
-        if not self._forward:
-            return
         config = self._item.config
         report = config.hook.pytest_report_from_serializable(config=config, data=dict(message.report))
         if report is None:
@@ -182,15 +195,14 @@ class RemoteTest:
             self._item.ihook.pytest_runtest_logreport(report=report)
 
     def _record_warning(self, message: RecordedWarning) -> None:
-        if self._forward:
-            self._item.ihook.pytest_warning_recorded.call_historic(
-                kwargs={
-                    "warning_message": channel.load_warning(message),
-                    "when": "runtest",
-                    "nodeid": message.nodeid,
-                    "location": message.location,
-                }
-            )
+        self._item.ihook.pytest_warning_recorded.call_historic(
+            kwargs={
+                "warning_message": channel.load_warning(message),
+                "when": "runtest",
+                "nodeid": message.nodeid,
+                "location": message.location,
+            }
+        )
 
     def _proceed(self, value: object) -> None:
         """Hand the script a reply and the worker the script's next command."""

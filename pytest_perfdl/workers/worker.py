@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,6 +42,7 @@ from pytest_perfdl.workers.channel import (
     RawOutcome,
     Reply,
     Stopped,
+    Unlike,
     UserMetric,
     WorkerJob,
 )
@@ -63,7 +64,7 @@ _SILENCED = ("lfplugin", "nfplugin", "stepwiseplugin")
 """Cache plugins that would overwrite the orchestrating process's notes about its last run."""
 
 
-def main(channel_fd: int, parent: int, stacks_fd: int, *, forked: bool = False) -> None:
+def main(channel_fd: int, parent: int, stacks_fd: int, *, groups: Mapping[str, tuple[str, ...]] | None = None) -> None:
     """Run the job that comes over the channel, then exit.
 
     Parameters
@@ -72,13 +73,13 @@ def main(channel_fd: int, parent: int, stacks_fd: int, *, forked: bool = False) 
         Descriptors of the channel's socket, and of a file that takes every thread's stack on SIGUSR1.
     parent
         Id of the process that started or forked this one.
-    forked
-        Whether modules of the test were loaded before.
+    groups
+        Of a forked process: the modules that were loaded before, as groups (see `Watch`).
     """
     channel = Channel(socket.socket(fileno=channel_fd))
     die_with(parent)
     answer_signals(stacks_fd)
-    serve(channel, forked=forked)
+    serve(channel, groups=groups)
 
 
 def answer_signals(stacks_fd: int) -> None:
@@ -88,8 +89,11 @@ def answer_signals(stacks_fd: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def serve(channel: Channel, *, forked: bool = False, rank: RankPlace | None = None) -> NoReturn:
+def serve(
+    channel: Channel, *, groups: Mapping[str, tuple[str, ...]] | None = None, rank: RankPlace | None = None
+) -> NoReturn:
     """Run the job that comes over the channel, then exit; `rank` says which of several processes this is."""
+    forked = groups is not None
     try:
         job: WorkerJob = channel.receive()
         if rank is not None:
@@ -99,9 +103,10 @@ def serve(channel: Channel, *, forked: bool = False, rank: RankPlace | None = No
         with own_imports():
             for name in job.preload:
                 importlib.import_module(name)
-        watch = None if forked else Watch(job.names)
+        shows = job.shows or not forked
+        watch = Watch(job.names, groups) if shows else None
         # In later processes, its audit hook would cost the timed steps some 0.1 µs for each `id()` in them.
-        reads = None if forked or not job.own else Reads(*filter(None, (job.own, job.foreign)), watch=job.watch)
+        reads = Reads(*filter(None, (job.own, job.foreign)), watch=job.watch) if shows and job.own else None
         if job.own and job.foreign:
             move_editable_installs(Checkout(working_tree=Path(job.foreign), root=Path(job.own)))
         config = config_of(job.options, [job.path])
@@ -113,9 +118,7 @@ def serve(channel: Channel, *, forked: bool = False, rank: RankPlace | None = No
     except BaseException:
         with contextlib.suppress(ChannelClosed):
             channel.send(Broken(traceback.format_exc()))
-    # What a fork inherits is its parent's to end: files and folders that both see.
-    if not forked:
-        _run_exit_functions()
+    _run_exit_functions()
     # Interpreter shutdown is the test's business no more: non-daemon threads must not hold it up.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -297,8 +300,9 @@ class WorkerPlugin:
         if self._reads is not None:
             # What the test loaded may be gone when it is over.
             self._reads.look()
-        if self._watch is not None:
-            self._watch.start_call()
+        if self._watch is not None and (unlike := self._watch.start_call()):
+            self.channel.send(Unlike(unlike))
+            pytest.skip(unlike)
         self.channel.send(CallStarted(call))
 
     def command(self) -> object:

@@ -11,7 +11,7 @@ import textwrap
 import pytest
 from plugin.project import SHORT
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.long
 
 MODEL = """
 import pytest

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from plugin.project import SHORT, Project
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.long
 
 PACKAGE = """
 def work():

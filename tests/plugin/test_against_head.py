@@ -177,7 +177,7 @@ def test_work(perf, times):
 TIMES = "import pytest\n\n@pytest.fixture\ndef times():\n    return 1\n"
 
 
-@pytest.mark.torch
+@pytest.mark.long
 @pytest.mark.parametrize("whose", ["head", "own"])
 def test_the_first_tests_of_a_project_beside_its_code(tmp_path, whose):
     """The other revision has no ini file, and with `head` no tests and no conftest file either."""

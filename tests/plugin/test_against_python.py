@@ -7,7 +7,7 @@ import sys
 import pytest
 from plugin.project import SHORT, Project, environment, install
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.long
 
 KERNELS = """
 import torch

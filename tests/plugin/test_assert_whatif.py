@@ -95,7 +95,7 @@ def test_wrong_arguments_are_one_line(inner, arguments, problem):
     done.assert_outcomes(failed=1)
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_an_update_that_is_not_fused_fails(project):
     project.write("test_train.py", TRAINING)
     done = project.run("--perf", *SHORT, "--perf-fail-on=regressed", "--perf-json=run.json", "--junitxml=junit.xml")

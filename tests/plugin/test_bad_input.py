@@ -338,7 +338,7 @@ def test_an_error_while_collecting_is_told_by_pytest(inner):
     result.stdout.fnmatch_lines(["*No module named 'a_module_that_does_not_exist'"])
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_baselines_that_cannot_be_used(project):
     names = ["sound", "cut", "conflict", "newer", "other", "text", "folder"]
     project.write("test_it.py", "\n".join(f"def test_{name}(perf):\n    assert perf(int) == 0\n" for name in names))
@@ -422,7 +422,7 @@ def test_a_baseline_folder_that_cannot_be_written(project):
     assert "Traceback" not in done.stdout + done.stderr
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_full_disk(project):
     project.write("test_it.py", STEP)
     fill = "mount -t tmpfs -o size=64k none baselines; head -c 65536 /dev/zero > baselines/filler"
@@ -434,7 +434,7 @@ def test_a_full_disk(project):
     assert [line for line in done.stdout.splitlines() if line.startswith("left:")] == ["left:baselines/filler"]
 
 
-@pytest.mark.torch
+@pytest.mark.long
 @pytest.mark.parametrize("isolate", ["process", "none"])
 def test_a_test_that_only_exists_once(project, isolate):
     """A parametrization that differs between processes cannot be measured in another one."""

@@ -12,7 +12,7 @@ import sys
 import pytest
 from plugin.project import SHORT, Project, Running, alive, until
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.long
 
 MODEL = """
 import time

@@ -38,7 +38,7 @@ def hosted(folder):
     return left
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_shallow_clone_of_a_pull_request_is_compared_with_main(tmp_path):
     left = hosted(tmp_path / "name")
     folder = checkout(tmp_path / "name", tmp_path / "job", "refs/heads/feature")

@@ -274,7 +274,7 @@ def test_a_marker_that_the_project_lists_is_heeded_beside_our_fixture(pytester, 
     assert "::test_marker_only" not in result.stdout.str().partition("perf metrics")[2]
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_what_is_measured_in_workers_is_not_counted_as_left_out(project):
     project.ini("markers = perf: speed")
     project.write(

@@ -78,7 +78,7 @@ def test_wrong_usage_is_one_line(project, body, message):
     assert message in done.output
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_rounds_measure_one_alternative_in_each_process(project):
     done = project.run("--perf", *SHORT, "--perf-json=run.json", "--deselect=test_compare.py::test_with_setup")
     tests = {test["id"].split("::")[1]: test for test in json.loads((project.root / "run.json").read_text())["tests"]}
@@ -92,7 +92,7 @@ def test_rounds_measure_one_alternative_in_each_process(project):
     assert "loop compared with built_in: " in tests["test_not_slower"]["reason"]
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_test_may_expect_several_things(project):
     project.write(
         "test_compare.py",
@@ -111,7 +111,7 @@ def test_a_test_may_expect_several_things(project):
     assert all("at most 900% slower" in metric["reason"] for metric in test["metrics"].values())
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_an_assertion_in_the_body_wins(project):
     project.write(
         "test_compare.py",
@@ -127,7 +127,7 @@ def test_an_assertion_in_the_body_wins(project):
     assert "paired round" not in done.output
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_budget_of_a_test_that_only_compares_is_refused(tmp_path):
     made = Project(tmp_path / "budget")
     made.write(

@@ -5,7 +5,7 @@ import json
 import pytest
 from plugin.project import NOT_JUDGED, SHORT
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.long
 for name in (
     "xdist",
     "pytest_benchmark",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from plugin.project import SHORT
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.long
 
 # Where nothing is compiled to machine code, caches stay empty: a file in the folder stands for what a compiler leaves.
 TEST = """

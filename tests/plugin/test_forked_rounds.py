@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from importlib.util import find_spec
 
 import pytest
 from plugin.project import NOT_JUDGED, alive, until
@@ -10,7 +11,7 @@ from plugin.project import NOT_JUDGED, alive, until
 from pytest_perfdl.run.measurement import MOST_REDRAWS
 from pytest_perfdl.workers.forks import unsupported
 
-pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(unsupported()), reason="this system cannot fork workers")]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(unsupported()), reason="this system cannot fork workers")]
 
 ROUNDS = """
     import json
@@ -236,9 +237,15 @@ COLLECTING = """
 
     @pytest.mark.parametrize("step", [int, gc.collect], ids=["quiet", "collecting"])
     def test_step(perf, step):
+        frozen = []
+
+        def count():
+            frozen.append(gc.get_freeze_count())
+            step()
+
+        perf(count)
         with open("notes.txt", "a") as notes:
-            print(step.__name__, os.getpid(), gc.get_freeze_count(), file=notes)
-        perf(step)
+            print(step.__name__, os.getpid(), frozen[0], file=notes)
     """
 
 
@@ -250,7 +257,7 @@ def test_collections_in_the_steps_cost_in_a_forked_process_what_they_cost_in_a_n
     assert json.loads((project.root / "rounds.json").read_text())["start"] == ["forked"] * 2
     notes = [line.split() for line in (project.root / "notes.txt").read_text().splitlines()]
     frozen = {step: [int(count) for name, _, count in notes if name == step] for step in ("int", "collect")}
-    # The first process is new, a repeat and two rounds of two are forked.
+    # In the first process nothing is frozen; then there are a repeat and two rounds of two.
     assert all(len(counts) >= 6 for counts in frozen.values())
     assert all(count > 100_000 for count in frozen["int"][1:]), "no page is copied where the steps do not collect"
     # Some interpreters begin with a few hundred frozen objects of their own.
@@ -276,3 +283,57 @@ def test_a_forked_process_that_hangs_says_where_and_is_ended(project):
     assert "in in_a_fork" in run.output
     (pid,) = project.note("forked")
     assert not alive(pid)
+
+
+FIRST = """
+    import os
+    import warnings
+    from pathlib import Path
+
+    import pytest
+    IMPORT
+
+
+    @pytest.fixture
+    def resource():
+        yield
+        with open("ended.txt", "a") as notes:
+            print(os.getpid(), file=notes)
+
+
+    @pytest.mark.perf
+    def test_step(perf, resource):
+        warnings.warn("seen once", UserWarning)
+        is_forked = "workers.fork_server" in Path(f"/proc/{os.getppid()}/cmdline").read_text()
+        with open("notes.txt", "a") as notes:
+            print(os.getpid(), "forked" if is_forked else "started", "NAME", file=notes)
+        perf(int)
+    """
+
+
+def test_first_processes_are_forked_unless_new_ones_would_load_other_modules(project):
+    project.ini("filterwarnings = default:seen once")
+    # As the run before has loaded it. The second test does not load all of it.
+    kept = [[name, find_spec(name).origin] for name in ("networkx", "torch")]
+    project.write(".pytest_cache/v/perfdl/modules", json.dumps(kept))
+    for name, line in (("a", "import networkx"), ("b", "import torch")):
+        project.write(f"test_{name}.py", FIRST.replace("IMPORT", line).replace("NAME", name))
+    run = project.run("--perf", *NOT_JUDGED)
+    assert run.code == 0, run.output
+    notes = [line.split() for line in (project.root / "notes.txt").read_text().splitlines()]
+    assert [note[1:] for note in notes] == [["forked", "a"], ["forked", "b"], ["started", "b"]]
+    assert [pid for pid, *_ in notes] == (project.root / "ended.txt").read_text().split(), "fixtures are torn down"
+    assert run.output.count("UserWarning: seen once") == 2, run.output
+    again = project.run("--perf", *NOT_JUDGED, "--perf-start=fresh")
+    assert again.code == 0, again.output
+    assert [line.split()[1] for line in (project.root / "notes.txt").read_text().splitlines()[3:]] == ["started"] * 2
+
+
+def test_a_test_that_fails_in_a_fork_alone_is_measured_in_a_new_process(project):
+    text = IN_FORKS.replace("WHAT", "assert False, 'not in a fork'")
+    project.write("test_speed.py", text.replace("import pytest\n", "import pytest\n    import torch\n"))
+    run = project.run("--perf", *NOT_JUDGED)
+    assert run.code == 0, run.output
+    assert (project.root / "forked").exists()
+    assert "1 passed" in run.output
+    assert "not in a fork" not in run.output

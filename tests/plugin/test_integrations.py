@@ -88,7 +88,7 @@ def current(data, test):
     return next(each for each in data["tests"] if each["id"] == f"inner/{test}")["metrics"]
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_weights_and_biases_gets_numbers_verdicts_and_the_report(compared):
     calls, data = compared
     named = [name for name, _ in calls if name in ("init", "log", "log_artifact", "finish")]
@@ -115,7 +115,7 @@ def test_weights_and_biases_gets_numbers_verdicts_and_the_report(compared):
     ] * 2
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_mlflow_gets_the_same(compared):
     calls, data = compared
     named = [name for name, _ in calls]
@@ -130,13 +130,13 @@ def test_mlflow_gets_the_same(compared):
     assert {"index.html", "run.json", "summary.md"} <= set(artifacts["files"])
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_no_process_that_measures_imports_what_a_hook_does(compared):
     calls, _ = compared
     assert [values["module"] for name, values in calls if name == "import"] == ["mlflow", "wandb"]
 
 
-@pytest.mark.torch
+@pytest.mark.long
 @pytest.mark.parametrize("file", ["first.xml", "junit.xml"])
 def test_junit_properties_are_in_the_file_of_either_family(project, compared, file):
     cases = project.cases(file)

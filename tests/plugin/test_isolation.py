@@ -7,7 +7,7 @@ import signal
 import pytest
 from plugin.project import NOT_JUDGED, SHORT, Project, alive, until
 
-pytestmark = [pytest.mark.torch, pytest.mark.skipif(os.name != "posix", reason="signals and process groups")]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(os.name != "posix", reason="signals and process groups")]
 
 DEATHS = """
     import atexit

@@ -9,7 +9,7 @@ import sys
 import pytest
 from plugin.project import SHORT, Project
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.long
 
 MODEL = """
 import torch

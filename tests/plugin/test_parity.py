@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from plugin.project import NOT_JUDGED, Project
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.long
 
 SUITE = Path(__file__).parent / "parity"
 GROUPS = (

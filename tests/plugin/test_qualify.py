@@ -108,7 +108,7 @@ def run_file(project):
     return test
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_the_delay_is_in_every_kind_of_step_and_told(tmp_path):
     project = Project(tmp_path / "project")
     project.write("test_speed.py", SUITE)
@@ -150,7 +150,7 @@ def qualify(project, *args):
     return Running([sys.executable, "-m", "pytest_perfdl.cli", "qualify", *args], project.root, env).finish()
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_campaign_runs_goes_on_and_is_shown_again(tmp_path):
     project = Project(tmp_path / "project", "perf_limits =", "    step_time:50%", "    block_time:50%")
     project.write("test_speed.py", "import time\n\ndef test_pause(perf):\n    perf(time.sleep, 0.002)\n")

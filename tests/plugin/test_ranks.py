@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from plugin.project import NOT_JUDGED, SHORT, Project
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.long
 
 STEPS = """
     import os

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from plugin.project import SHORT
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.long
 
 MODEL = """
 import time

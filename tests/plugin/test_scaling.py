@@ -108,7 +108,7 @@ def test_wrong_bounds_are_one_line(inner, arguments, problem):
     done.assert_outcomes(failed=1)
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_curve_is_judged_with_its_last_size(project):
     project.write("test_curve.py", SUITE)
     done = project.run("--perf", *NOT_JUDGED, "--perf-fail-on=regressed", "--perf-json=run.json")
@@ -129,7 +129,7 @@ def test_a_curve_is_judged_with_its_last_size(project):
     assert not any(test["curves"] for test in data["tests"][:-1])
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_parametrized_tests_are_a_curve_too(project):
     project.write(
         "test_curve.py",

@@ -25,7 +25,7 @@ def test_step(perf, ended):
 """
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_what_is_the_same_is_not_measured_and_passes_as_unchanged(project):
     def git(*arguments):
         subprocess.run(["git", *arguments], cwd=project.root, check=True, capture_output=True)

@@ -108,7 +108,7 @@ def machine_a(tmp_path):
     return project
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_the_life_of_a_perf_test(machine_a, tmp_path):
     here = machine_a
 

@@ -35,7 +35,7 @@ SUITE = """
 COUNTED = (*SHORT, "--perf-repeats=1", "--perf-limit=step_time:off", "--perf-limit=block_time:off")
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_regression_says_what_would_help(project):
     project.write("test_speed.py", SUITE)
     recorded = project.run("--perf-update", *COUNTED)

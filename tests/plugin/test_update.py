@@ -63,7 +63,7 @@ def verdict(project):
     return test
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_test_without_a_baseline_fails_and_says_how_to_record_one(project):
     project.write("test_speed.py", TEST)
     finished = project.run("--perf", *WIDE)
@@ -74,7 +74,7 @@ def test_a_test_without_a_baseline_fails_and_says_how_to_record_one(project):
     assert not (project.root / "baselines").exists()
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_recording_passes_and_says_what_was_written(first):
     project, finished = first
     case = project.cases()["test_step"]
@@ -91,7 +91,7 @@ def test_recording_passes_and_says_what_was_written(first):
     ]
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_unchanged_code_passes_and_its_baseline_stays_to_the_byte(recorded):
     before = recorded.baselines()
     (record,) = (json.loads(data) for name, data in before.items() if name.endswith("test_step.json"))
@@ -106,7 +106,7 @@ def test_unchanged_code_passes_and_its_baseline_stays_to_the_byte(recorded):
     assert "PERF RECORDED" not in finished.output
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_slowdown_fails_the_test_and_tells_everything(recorded):
     options = ("--junitxml=junit.xml", "--perf-json=copy.json", "--perf-limit=loss:10%")
     for _ in range(3):
@@ -150,7 +150,7 @@ def test_a_slowdown_fails_the_test_and_tells_everything(recorded):
     assert float(case.properties["perf.step_time.change_ratio"]) > 5
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_an_operator_more_is_seen_whatever_the_clock_says(recorded):
     before = recorded.baselines()
     finished = recorded.run("--perf", *WIDE, EXTRA_OPERATOR="1")
@@ -173,7 +173,7 @@ def test_an_operator_more_is_seen_whatever_the_clock_says(recorded):
     assert recorded.baselines() != before
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_baseline_is_outdated_when_the_test_changes_and_not_when_its_decorator_does(recorded):
     source = (recorded.root / "test_speed.py").read_text()
     recorded.write("test_speed.py", source.replace("@pytest.mark.perf", "# soon\n@pytest.mark.perf(tags=['speed'])"))
@@ -187,7 +187,7 @@ def test_a_baseline_is_outdated_when_the_test_changes_and_not_when_its_decorator
     assert f"accept the change  python -m pytest --perf-update {kept} test_speed.py::test_step" in finished.output
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_appending_joins_the_repeats_of_two_occasions(recorded):
     finished = recorded.run("--perf-update=append", "--perf-repeats=1", *WIDE)
     assert finished.code == 0, finished.output
@@ -196,7 +196,7 @@ def test_appending_joins_the_repeats_of_two_occasions(recorded):
     assert len(record["calls"][0]["metrics"]["step_time"]["values"]) == 5
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_appending_what_does_not_belong_changes_nothing(recorded):
     before = recorded.baselines()
     finished = recorded.run("--perf-update=append", "--perf-repeats=1", *WIDE, EXTRA_OPERATOR="1")
@@ -207,7 +207,7 @@ def test_appending_what_does_not_belong_changes_nothing(recorded):
     assert recorded.baselines() == before
 
 
-@pytest.mark.torch
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mode, chosen, code, expected",
     [
@@ -233,7 +233,7 @@ def test_which_baselines_a_mode_writes(recorded, mode, chosen, code, expected):
     assert all(name.replace(".trace.json.gz", ".json") in expected for name in changed)
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_failing_body_writes_nothing(project):
     project.write("test_speed.py", TEST.replace("perf(step)", "assert perf(step) == 3"))
     finished = project.run("--perf-update", *RECORD, *WIDE)
@@ -263,7 +263,7 @@ def test_without_the_flag_a_line_says_that_nothing_was_measured(inner):
     inner.runpytest_inprocess("--no-perf", "-k", "ordinary").stdout.no_fnmatch_line("perf: *")
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_what_must_not_become_a_baseline(project):
     project.write(
         "test_it.py",
@@ -298,7 +298,7 @@ def test_what_must_not_become_a_baseline(project):
     assert "the results were wrong" in finished.output
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_recording_says_at_once_what_can_be_paired_and_the_commands_that_it_names_help(project):
     project.write(".gitignore", "output-*\n__pycache__/\n")
     project.write("test_it.py", "def test_it(perf):\n    perf(sum, range(100_000))\n")
@@ -332,7 +332,7 @@ def test_a_recording_says_at_once_what_can_be_paired_and_the_commands_that_it_na
     )
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_code_that_changes_while_it_is_measured_is_no_commits(project):
     def git(*arguments):
         subprocess.run(["git", *arguments], cwd=project.root, check=True, capture_output=True)

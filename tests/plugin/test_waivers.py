@@ -49,7 +49,7 @@ def fits(name, data):
     jsonschema.Draft202012Validator(json.loads((schemas / f"{name}.json").read_text())).validate(data)
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_a_waived_regression_passes_until_it_gets_worse_or_the_waiver_expires(project):
     project.write("test_speed.py", TEST)
     (project.root / ".gitignore").write_text("perf-report/\n*.xml\noutput-*\n__pycache__/\n")

@@ -7,7 +7,7 @@ from plugin.project import NOT_JUDGED
 
 from pytest_perfdl.model.record import Finding
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.long
 
 FLOPS = """
     import sys

@@ -15,7 +15,7 @@ from pytest_perfdl.measure.program import Program
 from pytest_perfdl.model.record import Key, MeasurementPlan
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.long
 
 SIZE = 64
 F = torch.nn.functional

@@ -260,6 +260,18 @@ def test_a_metric_says_its_own_reason_once():
     assert text(run, 1).count("9.4% slower") == 1
 
 
+def test_a_reason_that_several_metrics_share_is_said_once():
+    slower, why = "the machine itself is 8% slower", "page faults: a mode not seen in the baseline"
+    first, second, third = (
+        replace(runs.timed(reason=f"{name}: {remark}"), name=name, remark=remark)
+        for name, remark in (("step_time", slower), ("block_time", f"{slower}; {why}"), ("data_wait", why))
+    )
+    run = runs.run(runs.result(metrics=[first, second, third], reason=f"step_time: {slower}"))
+    told = " ".join(text(run, 1).split())
+    assert told.count(slower) == 1
+    assert told.count(f"block_time, data_wait: {why}") == told.count(why) == 1
+
+
 def test_figures_without_isolation_have_no_commands():
     shown = text(runs.run(runs.result("unchanged", metrics=[runs.quiet(verdict=None)]), judged=False), 1)
     assert "12.34 -> 12.36 ms" in shown

@@ -15,7 +15,15 @@ from pytest_perfdl.model.errors import ForkError
 from pytest_perfdl.system import processes
 from pytest_perfdl.workers import forks
 from pytest_perfdl.workers.channel import CallShown, Shown, pair
-from pytest_perfdl.workers.forks import ROUNDS_OF_A_PARENT, Common, ForkParent, Forks, common
+from pytest_perfdl.workers.forks import (
+    ROUNDS_OF_A_PARENT,
+    Common,
+    ForkParent,
+    Forks,
+    common,
+    keep_loaded,
+    last_loaded,
+)
 from pytest_perfdl.workers.process import environment
 
 pytestmark = pytest.mark.skipif(bool(forks.unsupported()), reason="this system cannot fork workers")
@@ -214,38 +222,124 @@ def shelf():
 
 def test_a_parent_is_shared_by_tests_that_load_the_same_and_renewed_after_some_rounds(library, shelf):
     first, second = library(first_lib="", second_lib="")
-    parents = [shelf.parent(Common((first,), ()), 1, ()) for _ in range(ROUNDS_OF_A_PARENT)]
+    parents = [shelf.parent(Common((first,), ()), 1) for _ in range(ROUNDS_OF_A_PARENT)]
     assert len(set(map(id, parents))) == 1
-    renewed = shelf.parent(Common((first,), ()), 1, ())
+    renewed = shelf.parent(Common((first,), ()), 1)
     assert renewed is not parents[0]
     assert (parents[0].alive, renewed.alive) == (False, True)
-    another = shelf.parent(Common((first, second), ()), 1, ())
+    another = shelf.parent(Common((first, second), ()), 1)
     assert another is not renewed, "it loads other modules"
-    other_threads = shelf.parent(Common((first, second), ()), 2, ())
+    other_threads = shelf.parent(Common((first, second), ()), 2)
     assert other_threads is not another
     os.kill(other_threads.pid, signal.SIGKILL)
     while other_threads.alive:
         time.sleep(0.01)
-    assert shelf.parent(Common((first, second), ()), 2, ()).alive
+    assert shelf.parent(Common((first, second), ()), 2).alive
 
 
 def test_a_parent_that_was_prepared_is_taken_where_it_loads_what_is_wanted(library, shelf):
     first, second = library(first_lib="", second_lib="")
-    shelf.prepare(Common((first,), ()), 1, ())
+    shelf.prepare(Common((first,), ()), 1)
     prepared = shelf._parent
-    assert shelf.parent(Common((first,), ()), 1, ()) is prepared
-    shelf.prepare(Common((first,), ()), 1, ())
+    assert shelf.parent(Common((first,), ()), 1) is prepared
+    shelf.prepare(Common((first,), ()), 1)
     assert shelf._parent is prepared, "the one that is there serves"
-    assert shelf.parent(Common((first, second), ()), 1, ()) is not prepared
+    assert shelf.parent(Common((first, second), ()), 1) is not prepared
     assert not prepared.alive
+
+
+def test_the_parent_that_is_there_serves_first_processes_and_rounds_that_load_what_it_has(library, shelf):
+    first, by_the_way, second = library(first_lib="import by_the_way", by_the_way="", second_lib="")
+    with pytest.raises(ForkError, match="nothing is known"):
+        shelf.present(None, 1)
+    parent = shelf.present(Common((first,), None), 1)
+    assert parent.roots == shelf.roots == (first,)
+    assert shelf.present(Common((second,), None), 1) is shelf.present(None, 1) is parent
+    assert shelf.parent(Common((first, by_the_way), ()), 1) is parent
+    assert shelf.parent(Common((first,), (by_the_way, second)), 1) is parent
+    more = shelf.parent(Common((first, by_the_way, second), ()), 1)
+    assert more is not parent, "it lacks a module"
+    less = shelf.parent(Common((first, by_the_way), ()), 1)
+    assert less is not more, "it has a module too many"
+    assert shelf.present(Common((second,), None), 2) is not less, "of other threads"
+
+
+def test_a_parent_still_fits_where_only_folders_without_its_modules_join_the_path(
+    library, shelf, tmp_path, monkeypatch
+):
+    (first,) = library(first_lib="")
+    parent = shelf.present(Common((first,), None), 1)
+    tests, others = tmp_path / "tests", tmp_path / "others"
+    for folder, name in ((tests, "test_step.py"), (others, "first_lib.py")):
+        folder.mkdir()
+        (folder / name).touch()
+    monkeypatch.syspath_prepend(tests)
+    monkeypatch.syspath_prepend(tmp_path / "missing")
+    assert shelf.present(None, 1) is parent
+    monkeypatch.syspath_prepend(others)
+    with pytest.raises(ForkError):
+        shelf.present(None, 1)
+    sys.path.remove(str(others))
+    assert shelf.present(None, 1) is parent
+    sys.path.reverse()
+    with pytest.raises(ForkError):
+        shelf.present(None, 1)
+    sys.path.reverse()
+    monkeypatch.setenv("PERFDL_TEST_LATE", "1")
+    with pytest.raises(ForkError):
+        shelf.present(None, 1)
+
+
+class Cache:
+    def __init__(self, kept=None):
+        self.kept = {} if kept is None else {"perfdl/modules": kept}
+
+    def get(self, key, default):
+        return self.kept.get(key, default)
+
+    def set(self, key, value):
+        self.kept[key] = value
+
+
+def test_a_run_loads_beforehand_what_the_last_one_loaded(library):
+    first, by_the_way = library(first_lib="import by_the_way", by_the_way="")
+    cache, forks = Cache(), Forks()
+    try:
+        keep_loaded(cache, forks)
+        assert cache.kept == {}
+        forks.parent(Common((first,), (by_the_way,)), 1)
+        keep_loaded(cache, forks)
+        assert cache.kept == {}, "what rounds are forked from may have loaded more than a test does before its calls"
+        forks.parent(Common((first,), (by_the_way,)), 1, first=True)
+        keep_loaded(cache, forks)
+    finally:
+        forks.close()
+    assert cache.kept == {"perfdl/modules": [list(first)]}
+    later = last_loaded(cache, 1, start="auto")
+    try:
+        assert later.parent(Common((first, by_the_way), ()), 1) is later.present(None, 1)
+    finally:
+        later.close()
+
+
+@pytest.mark.parametrize("kept", [None, [], 3, "text", [3], [["gone_lib", "/lib/gone_lib.py"]], {"a": 1}])
+@pytest.mark.parametrize("start", ["auto", "fresh"])
+def test_without_a_sound_note_nothing_is_there(kept, start):
+    forks = last_loaded(Cache(kept), 1, start=start)
+    try:
+        with pytest.raises(ForkError):
+            forks.present(None, 1)
+    finally:
+        forks.close()
+    assert last_loaded(None, 1, start=start)._parent is None
 
 
 def test_what_is_wrong_with_a_prepared_parent_is_said_when_it_is_asked_for(library, shelf):
     (odd,) = library(odd_lib="raise RuntimeError('not today')")
-    shelf.prepare(Common((odd,), ()), 1, ())
+    shelf.prepare(Common((odd,), ()), 1)
     with pytest.raises(ForkError, match="not today"):
-        shelf.parent(Common((odd,), ()), 1, ())
-    shelf.prepare(Common((odd,), ()), 1, ())
+        shelf.parent(Common((odd,), ()), 1)
+    shelf.prepare(Common((odd,), ()), 1)
     assert shelf._parent is None, "it is not tried again"
 
 
@@ -253,7 +347,7 @@ def test_a_parent_that_was_refused_is_not_tried_again(library, shelf, monkeypatc
     (odd,) = library(odd_lib="raise RuntimeError('not today')")
     for _ in range(2):
         with pytest.raises(ForkError, match="not today"):
-            shelf.parent(Common((odd,), ()), 1, ())
+            shelf.parent(Common((odd,), ()), 1)
         library(odd_lib="")
 
 

@@ -1,12 +1,14 @@
 """What a process sees of how its test loads."""
 
+import gc
 import os
 import sys
 
 import pytest
 
-from pytest_perfdl.workers.channel import CallShown
+from pytest_perfdl.workers.channel import CallShown, LoadModules
 from pytest_perfdl.workers.files_read import Watch
+from pytest_perfdl.workers.fork_server import _load
 
 
 @pytest.fixture
@@ -24,8 +26,10 @@ def load(tmp_path, monkeypatch):
         path = (repository if repository_s else installed) / f"{name.replace('.', os.sep)}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+        write.files[name] = str(path)
         return str(path)
 
+    write.files = {}
     yield write
     for name in set(sys.modules) - before:
         del sys.modules[name]
@@ -119,3 +123,118 @@ def test_finders_that_libraries_put_there_for_their_own_are_no_hooks(name, load)
     watch = Watch(())
     sys.meta_path.append(type(name, (), {"find_spec": lambda *_: None})())
     assert watch.shown().hooks == ()
+
+
+# A forked process: what was imported before is hidden until the test asks for it.
+
+LIBRARY = {
+    "zeta_lib": "import alpha_lib, zeta_package.inner",
+    "alpha_lib": "import json",
+    "zeta_package.__init__": "from . import outer",
+    "zeta_package.inner": "",
+    "zeta_package.outer": "",
+    "zeta_package.lazy": "",
+    "late_lib": "import alpha_lib",
+}
+SETS = "import os\nos.environ['PERFDL_TEST_SET'] = '1'\n"
+
+
+@pytest.fixture
+def forked(load, monkeypatch):
+    """Loads modules as what is forked from does; the Watch of the fork. Without any, the Watch of a new process."""
+    for name, text in LIBRARY.items():
+        load(name, text)
+    monkeypatch.setattr("builtins.__import__", __import__)
+    before = set(sys.modules)
+
+    def fork(*names):
+        for name in set(sys.modules) - before:
+            del sys.modules[name]
+        monkeypatch.delenv("PERFDL_TEST_SET", raising=False)
+        sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, Watch)]
+        groups = {}
+        assert _load(LoadModules(tuple((name, load.files[name]) for name in names), None, ()), groups) == ""
+        return Watch(("project_code",), groups if names else None)
+
+    yield fork
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        (["zeta_lib"], "import zeta_lib"),
+        (["zeta_lib"], "import zeta_lib, late_lib"),
+        (["zeta_lib"], "import zeta_package.inner\nimport zeta_lib"),
+        (["zeta_lib"], "from zeta_package import lazy\nimport zeta_lib"),
+        (["zeta_lib"], "import importlib\nimportlib.import_module('alpha_lib')\nimport zeta_lib"),
+        (["zeta_lib"], f"import zeta_lib\n{SETS}import late_lib"),
+        (["zeta_lib", "late_lib"], "import zeta_lib, late_lib"),
+        (["late_lib", "zeta_package.lazy"], "import zeta_package, late_lib"),
+        (["zeta_package.lazy", "zeta_lib"], "import zeta_package\nfrom zeta_package import lazy\nimport zeta_lib"),
+    ],
+)
+def test_a_forked_process_shows_what_a_new_one_shows(before, text, forked):
+    def load_all(watch):
+        names = {}
+        exec(text, names)
+        assert watch.start_call() == ""
+        return watch.shown(), {name for name in names if not name.startswith("__")}
+
+    started, names = load_all(forked())
+    watch = forked(*before)
+    assert not {name.partition(".")[0] for name in sys.modules} & {"zeta_lib", "alpha_lib", "zeta_package", "late_lib"}
+    shown, same = load_all(watch)
+    assert (set(shown.modules), shown.environment, names) == (set(started.modules), started.environment, same)
+    assert {name for name, _ in shown.besides} <= {"zeta_package.lazy"}
+
+
+def test_modules_are_the_ones_that_were_loaded_before(forked):
+    watch = forked("zeta_lib")
+    hidden = dict(watch._hidden)
+    import zeta_lib
+    import zeta_package
+    from zeta_package import outer
+
+    assert (zeta_lib, outer) == (hidden["zeta_lib"], hidden["zeta_package.outer"])
+    assert zeta_lib.__spec__.loader.path == zeta_lib.__file__
+    assert zeta_package.inner is hidden["zeta_package.inner"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import late_lib", "the test has not imported zeta_lib"),
+        (f"{SETS}import zeta_lib", "the test changes PERFDL_TEST_SET before it imports modules"),
+        ("import gc, zeta_lib\ngc.freeze()", "the test freezes objects (gc.freeze)"),
+        ("import sys, zeta_lib\nsys.meta_path.append(type('Odd', (), {})())", "the test uses import hook builtins.Odd"),
+        ("from zeta_package import outer\nimport zeta_lib", "the test imports zeta_package before zeta_lib"),
+    ],
+)
+def test_a_fork_that_a_new_process_would_not_be_like_says_why(text, reason, forked):
+    watch = forked("zeta_lib")
+    # As compiled code: a new process would load it before what the parent loaded it with.
+    watch._hidden["zeta_package.outer"].__file__ = "/lib/site-packages/zeta_package/outer.so"
+    exec(text, {"__name__": "builtins"})
+    assert watch.start_call() == reason
+    assert watch.start_call() == "", "said once"
+
+
+def test_many_modules_that_are_not_asked_for_are_none_of_the_tests(forked, load):
+    for number in range(6):
+        load(f"zeta_package.many_{number}")
+    load("zeta_package.all_of_them", "\n".join(f"from . import many_{number}" for number in range(6)))
+    watch = forked("zeta_lib", "zeta_package.all_of_them")
+    import zeta_lib  # noqa: F401
+    import zeta_package  # noqa: F401
+
+    assert watch.start_call() == "the test has not imported zeta_package.all_of_them"
+
+
+def test_code_of_the_repository_is_loaded_by_each_side(forked, load):
+    load("installed_lib", "import project_code")
+    load("project_code", repository_s=True)
+    watch = forked("installed_lib")
+    import installed_lib  # noqa: F401
+
+    assert watch.start_call() == "project_code is the repository's, and was loaded with what is installed"

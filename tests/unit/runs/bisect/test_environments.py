@@ -172,7 +172,7 @@ def test_each_comparison_keeps_its_own_report(tmp_path):
     assert all(len(folder.name) < 255 for folder in folders)
 
 
-@pytest.mark.torch
+@pytest.mark.long
 def test_real_environments(tmp_path, monkeypatch, capsys):
     """Three libraries differ; the new one of one of them does more operators. Another one cannot be mixed."""
     from pytest_perfdl.cli import main

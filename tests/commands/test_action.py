@@ -102,6 +102,7 @@ def test_it_measures_against_the_base_of_the_pull_request(job, hosted, github, t
     assert git(tmp_path / "workspace", "rev-parse", "--is-shallow-repository") == "true"
 
 
+@pytest.mark.long
 def test_it_comments(job, github):
     runner, code, _, _ = job(comment=True)
     assert code == 1
@@ -113,6 +114,7 @@ def test_it_comments(job, github):
     assert all(TOKEN not in text for text in runner.output.values())
 
 
+@pytest.mark.long
 def test_a_fork_has_no_token_that_writes(job, github):
     github.may_write = False
     runner, code, used, _ = job(pytest_code=0, comment=True)
@@ -279,6 +281,7 @@ def test_an_artifact_becomes_a_commit_and_a_pull_request(accepting, hosted):
     git(hosted.folder, "branch", "-D", branch)
 
 
+@pytest.mark.long
 def test_what_is_committed_already_opens_no_pull_request(accepting, hosted):
     _, run = accepting
     run(51)

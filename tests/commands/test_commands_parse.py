@@ -46,6 +46,7 @@ def test_a_command_in_a_sentence_ends_where_it_ends():
     assert in_prose("perfdl says more, pytest is run") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shown", PYTESTS, ids=str)
 def test_pytest_takes_it(shown, pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

@@ -220,6 +220,7 @@ sys.exit(main(arguments))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name, arguments", [("perf-comment.yml", ["ci", "comment", "--dry-run"]), ("perf-accept.yml", ["accept"])]
 )

@@ -2,9 +2,11 @@
 
 import re
 
+import pytest
 from golden import make
 
 
+@pytest.mark.long
 def test_every_output_is_as_its_file_says():
     changed = make.differences(make.EXPECTED, make.made())
     text = "\n".join(changed.values())

@@ -80,6 +80,7 @@ def with_work(repository, folder):
     repository.write(f"{folder}/notes.py", "# of the user\n")
 
 
+@pytest.mark.long
 def test_tests_named_through_a_link(repository):
     repository.write("tests/test_step.py", TEST)
     repository.commit()
@@ -89,6 +90,7 @@ def test_tests_named_through_a_link(repository):
     assert found == {"tests/test_step.py": CHANGED}
 
 
+@pytest.mark.long
 def test_tests_outside_the_repository(repository):
     repository.write("demo.py", "")
     repository.commit()
@@ -96,6 +98,7 @@ def test_tests_outside_the_repository(repository):
     assert repository.checked_out(*HEAD, "--rootdir=.", "-c", "pytest.ini", "../perftests") == {"demo.py": ""}
 
 
+@pytest.mark.long
 def test_a_repository_below_the_prefix_of_python(repository):
     repository.write("tests/test_step.py", TEST)
     repository.commit()
@@ -104,6 +107,7 @@ def test_a_repository_below_the_prefix_of_python(repository):
     assert found == {"tests/test_step.py": CHANGED}
 
 
+@pytest.mark.long
 def test_a_folder_of_tests_that_is_a_link_within_the_repository(repository):
     repository.write("perf/test_step.py", TEST)
     (repository.root / "tests").symlink_to("perf")
@@ -112,6 +116,7 @@ def test_a_folder_of_tests_that_is_a_link_within_the_repository(repository):
     assert repository.checked_out(*HEAD, "tests") == {"perf/test_step.py": CHANGED}
 
 
+@pytest.mark.long
 def test_a_folder_of_tests_that_is_a_link_out_of_the_repository(repository):
     with_work(repository, "../shared")
     repository.write("demo.py", "")
@@ -120,6 +125,7 @@ def test_a_folder_of_tests_that_is_a_link_out_of_the_repository(repository):
     assert repository.checked_out(*HEAD, "tests") == {"demo.py": ""}
 
 
+@pytest.mark.long
 def test_the_second_run_sets_nothing_up_and_what_was_laid_over_is_gone(repository):
     repository.write("tests/test_step.py", TEST)
     repository.commit()
@@ -132,6 +138,7 @@ def test_the_second_run_sets_nothing_up_and_what_was_laid_over_is_gone(repositor
     assert (repository.beside / "output-times").read_text() == ".\n"
 
 
+@pytest.mark.long
 def test_tests_that_are_the_same_run_as_the_commit_has_them(repository):
     """Beside a test that is defined otherwise, in a checkout of its own; a conftest file that is gone has no effect."""
     repository.write("tests/test_step.py", TEST)
@@ -148,6 +155,7 @@ def test_tests_that_are_the_same_run_as_the_commit_has_them(repository):
     assert found["other/test_same.py"] == TEST + "# not committed\n"
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_during_the_setup_leaves_no_process_and_the_next_start_no_checkout(repository):
     repository.write("tests/test_step.py", TEST)
     repository.commit()

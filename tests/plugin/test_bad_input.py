@@ -330,6 +330,7 @@ def test_a_summary_that_fails_costs_neither_the_rest_nor_the_status(inner, monke
     result.stdout.fnmatch_lines(["perf: writing the summary failed: ValueError: unforeseen", "*1 failed, 1 skipped*"])
 
 
+@pytest.mark.long
 def test_an_error_while_collecting_is_told_by_pytest(inner):
     inner.makepyfile("import a_module_that_does_not_exist\n")
     result = inner.runpytest_inprocess("--perf")
@@ -413,6 +414,7 @@ def mounted(project, mount, command):
     )
 
 
+@pytest.mark.long
 def test_a_baseline_folder_that_cannot_be_written(project):
     project.write("test_it.py", STEP)
     done = mounted(project, "mount -t tmpfs -o ro none baselines", "--perf-update")

@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import pytest
 from plugin.project import NOT_JUDGED
 
 from pytest_perfdl.system import clocks
@@ -58,6 +59,7 @@ PATCHES = """
 """
 
 
+@pytest.mark.long
 def test_a_clock_that_is_patched_changes_nothing_or_is_named(project):
     project.write("test_it.py", PATCHES)
     done = project.run("--perf", "--perf-json=run.json", *NOT_JUDGED)

@@ -221,6 +221,7 @@ def test_a_project_runs_as_without_this_plugin(shape):
     assert told(beside) == told(without)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES, indirect=True)
 def test_and_measures_by_the_spelling_that_is_free(shape):
     run, _, ours = shape
@@ -233,6 +234,7 @@ def test_and_measures_by_the_spelling_that_is_free(shape):
     result.stdout.fnmatch_lines(["    step_time *"])
 
 
+@pytest.mark.long
 def test_an_option_of_somebody_else_is_named_with_ours(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeconftest("def pytest_addoption(parser): parser.addoption('--perf-steps')")
@@ -244,6 +246,7 @@ def test_an_option_of_somebody_else_is_named_with_ours(pytester, monkeypatch):
     assert "--perf-steps is defined by conftest.py: use --perfdl-steps" in str(named)
 
 
+@pytest.mark.long
 def test_a_plugin_that_a_conftest_file_asks_for_has_the_short_spelling(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeconftest("pytest_plugins = ['pytest_perfdl.plugin']")
@@ -253,6 +256,7 @@ def test_a_plugin_that_a_conftest_file_asks_for_has_the_short_spelling(pytester,
     assert (settings.update, settings.steps, settings.folder) == ("all", 7, "here")
 
 
+@pytest.mark.long
 def test_a_marker_that_the_project_lists_is_heeded_beside_our_fixture(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\nmarkers = perf: speed")
@@ -294,6 +298,7 @@ def test_what_is_measured_in_workers_is_not_counted_as_left_out(project):
     assert done.line("with the marker perf not measured").startswith("perf: 1 test with the marker")
 
 
+@pytest.mark.long
 def test_a_fixture_of_the_project_may_ask_for_ours(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeconftest(

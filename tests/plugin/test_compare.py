@@ -111,7 +111,6 @@ def test_a_test_may_expect_several_things(project):
     assert all("at most 900% slower" in metric["reason"] for metric in test["metrics"].values())
 
 
-@pytest.mark.long
 def test_an_assertion_in_the_body_wins(project):
     project.write(
         "test_compare.py",

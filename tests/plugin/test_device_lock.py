@@ -64,6 +64,7 @@ def refuse(_):
     raise Waits
 
 
+@pytest.mark.long
 def test_two_runs_alternate_test_by_test_after_the_one_before_is_killed(start, tmp_path):
     notes = tmp_path / "notes"
     reports = [tmp_path / "killed" / name for name in (*(f"perf-report/{each}" for each in REPORT), "all.json")]

@@ -26,6 +26,7 @@ def plan(project):
     return json.loads(project.baseline("test_step").read_text())["plan"]
 
 
+@pytest.mark.long
 def test_a_short_step_has_loops_suggested_which_then_are_calibrated_once(project):
     project.write("test_speed.py", TEST.format(mark="@pytest.mark.perf"))
     recorded = project.run(*RECORD)
@@ -61,6 +62,7 @@ def test_a_short_step_has_loops_suggested_which_then_are_calibrated_once(project
     assert test["record"]["plan"]["loops"] == {"": 512}
 
 
+@pytest.mark.long
 def test_the_ini_file_s_number_is_part_of_the_plan(project):
     project.write("test_speed.py", TEST.format(mark="@pytest.mark.perf"))
     project.ini("perf_loops = 300")
@@ -73,6 +75,7 @@ def test_the_ini_file_s_number_is_part_of_the_plan(project):
     assert "loops 300 -> 400" in changed.output
 
 
+@pytest.mark.long
 def test_paired_rounds_measure_both_sides_with_one_number(project):
     project.write("test_speed.py", TEST.format(mark="@pytest.mark.perf(loops='auto')"))
     project.write(".gitignore", "output-*\n__pycache__/\n")
@@ -98,6 +101,7 @@ FORMS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_that_cannot_be_looped_is_refused_in_one_line(project, form):
     project.write(

@@ -96,6 +96,7 @@ def test_a_shard_has_the_level_of_all_tests(inner):
     assert all(line.endswith(f"but a regression needs {needed} rounds") for line in said)
 
 
+@pytest.mark.long
 def test_shards_are_measured_apart_and_joined(project, tmp_path):
     project.ini(f"perf_device_lock = {tmp_path}")
     (tmp_path / "pytest-perfdl-host.queue.lock").mkdir()

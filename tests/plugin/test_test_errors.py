@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from plugin.project import SHORT
 
 TESTS = """
@@ -16,6 +17,7 @@ TESTS = """
 """
 
 
+@pytest.mark.long
 def test_a_failing_step_and_a_failing_assertion(project):
     project.write("test_speed.py", TESTS)
     failed = project.run("--perf", "--perf-json=run.json", *SHORT)

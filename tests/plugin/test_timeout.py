@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from plugin.project import Project
 
 TEST = """
@@ -19,6 +20,7 @@ TEST = """
 LIMITED = ("--perf", "--perf-fail-on=invalid", "--perf-budget=2400", "--perf-memory=off")
 
 
+@pytest.mark.long
 def test_the_settings_that_it_suggests_work(tmp_path):
     project = Project(tmp_path / "project")
     project.write("test_speed.py", TEST)
@@ -35,6 +37,7 @@ def test_the_settings_that_it_suggests_work(tmp_path):
         assert finished.code == 0, finished.output
 
 
+@pytest.mark.long
 def test_a_step_that_hangs_is_shown_by_its_own_frames(tmp_path):
     project = Project(tmp_path / "project")
     project.write("test_speed.py", TEST.replace("0.3", "600"))

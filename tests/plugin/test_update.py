@@ -63,7 +63,6 @@ def verdict(project):
     return test
 
 
-@pytest.mark.long
 def test_a_test_without_a_baseline_fails_and_says_how_to_record_one(project):
     project.write("test_speed.py", TEST)
     finished = project.run("--perf", *WIDE)
@@ -91,7 +90,6 @@ def test_recording_passes_and_says_what_was_written(first):
     ]
 
 
-@pytest.mark.long
 def test_unchanged_code_passes_and_its_baseline_stays_to_the_byte(recorded):
     before = recorded.baselines()
     (record,) = (json.loads(data) for name, data in before.items() if name.endswith("test_step.json"))

@@ -115,6 +115,7 @@ def test_a_waived_regression_passes_until_it_gets_worse_or_the_waiver_expires(pr
     assert "added by the current change" not in flat
 
 
+@pytest.mark.long
 def test_a_bad_file_ends_pytest_with_one_line_before_anything_is_measured(project):
     project.write("test_speed.py", TEST)
     project.write("perf_waivers.toml", WAIVER.format(until='"soon"'))

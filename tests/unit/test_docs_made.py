@@ -76,6 +76,7 @@ def test_a_module_that_its_package_does_not_name_is_said(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.long
 def test_every_table_of_the_reference_has_rows():
     for name in REFERENCE.PAGES:
         for table in re.findall(r"(?:^\|.*\n)+", REFERENCE.made(name), re.MULTILINE):
@@ -86,6 +87,7 @@ def test_every_table_of_the_reference_has_rows():
     assert "| `POINTS` |" in commands
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SAMPLES.FILES)
 def test_samples_are_what_the_program_prints(name):
     text = (SAMPLES.ROOT / name).read_text(encoding="utf-8")
@@ -143,6 +145,7 @@ def test_a_sample_is_what_its_own_command_prints():
     assert SAMPLES.rewritten(made.replace("1,546", "1,547")) == made
 
 
+@pytest.mark.long
 def test_commands_of_a_document_follow_each_other():
     fit = "$ perfdl scaling fit points.csv --intrinsic layers --extrinsic batch,workers --save model.json  # kept\n"
     saved = sample(fit, about=" lines=1")

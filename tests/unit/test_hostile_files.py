@@ -78,6 +78,7 @@ def test_150_hostile_baselines(store):
     assert 50 < refused < 150
 
 
+@pytest.mark.long
 def test_150_hostile_run_files(tmp_path, capsys):
     path = tmp_path / "run.json"
     data = json.loads(dump(to_json(runs.run(runs.result("regressed", TEST, blame=runs.BLAME), runs.result("waived")))))

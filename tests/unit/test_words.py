@@ -125,6 +125,7 @@ def found_in(paths, patterns, read):
                 yield f"{path.relative_to(ROOT).as_posix()}: {match[0]!r} in ...{around}..."
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("paths", [PACKAGE, DOCUMENTS], ids=["package", "documents"])
 def test_replaced_phrases_do_not_come_back(paths):
     found = list(found_in(paths, PHRASES, in_one_line))

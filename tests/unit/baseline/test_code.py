@@ -272,6 +272,7 @@ def test_commits_that_are_as_good_are_preferred(repository, changed):
     assert repository.code(changed, prefer=(before, carries)).commit == carries
 
 
+@pytest.mark.long
 def test_forty_tests_whose_baselines_name_twelve_commits_share_three(repository):
     """Every commit records some tests' baselines; the module that all of them load changes twice meanwhile."""
     wanted, named = [], set()
@@ -381,6 +382,7 @@ def test_a_repository_without_a_commit(tmp_path):
     assert made.code(base).reason == "the repository has no commits"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reachable", [True, False])
 def test_a_baseline_under_any_key_supplies_the_commit(repository, reachable):
     def under(base, slug, date):
@@ -434,6 +436,7 @@ def test_files_count_as_they_are_on_disk(repository):
     assert repository.git("status", "--porcelain") == "MM code.py", "the real index is not touched"
 
 
+@pytest.mark.long
 def test_files_that_changed_within_the_second_of_the_index(repository):
     """Same size, same second: git looks into the file then, unless its index seems to be younger than that."""
     path = repository.write("code.py", "x = 5\n")

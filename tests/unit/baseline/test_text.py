@@ -139,6 +139,7 @@ def records(draw):
     )
 
 
+@pytest.mark.long
 @given(records())
 def test_reading_and_writing_again_gives_the_same_bytes(value):
     data = dump(value)

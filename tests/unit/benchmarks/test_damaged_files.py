@@ -24,6 +24,7 @@ def place(tmp_path_factory):
         yield made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", damaged_files.CHECKS)
 @settings(
     max_examples=15,

@@ -223,6 +223,7 @@ class TestShortcut:
             assert not sure or outcome.open
             assert asked < max(2, len(rounds)), "it leaves some out"
 
+    @pytest.mark.long
     @pytest.mark.parametrize("above, ends", [(0.0, False), (0.01, True)], ids=["at the limit", "above"])
     def test_many_rounds_of_which_the_second_process_is_slower(self, rng, above, ends):
         gate = ours.Perf().gate(ours.NAMES)
@@ -244,6 +245,7 @@ class TestShortcut:
 
 
 class TestSuites:
+    @pytest.mark.long
     def test_unchanged_suites_raise_no_alarm_and_slower_ones_do(self, pool, monkeypatch):
         alarmed, tests = replay.suites(ours.Perf(tests=4), [pool, pool], 3, 4, [1])
         assert (alarmed, len(tests)) == (0, 12)
@@ -254,6 +256,7 @@ class TestSuites:
 
 
 class TestSynthetic:
+    @pytest.mark.long
     def test_jobs_of_a_seed(self):
         job = synthetic.Job("normal, 1.6 %", 0.10, 6, 1, 1)
         found = synthetic.judged(job)
@@ -336,6 +339,7 @@ class TestTable:
         assert "In 10 % of" in run.quiet([*busy, *rounds[10:100]])
         assert "not known" in run.quiet([replace(each, idle_load=None) for each in rounds])
 
+    @pytest.mark.long
     def test_the_table_of_a_recording(self, runs):
         recorded = run.Recorded({}, runs)
         found = run.decide_all(recorded, 2, 1)

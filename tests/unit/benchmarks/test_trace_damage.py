@@ -23,6 +23,7 @@ WHOLE = 5
 """Undamaged traces of a kind of job, 110 in all."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", range(len(damages.KINDS)), ids=[each.kind for each in damages.KINDS])
 def test_of_a_damaged_trace_a_figure_is_right_or_it_is_said_why_not(place, tmp_path):
     for seed in range(place, EACH * len(damages.KINDS), len(damages.KINDS)):
@@ -38,6 +39,7 @@ def test_of_an_undamaged_trace_every_figure_is_right_and_nothing_is_said(place, 
         assert (found.traceback, found.wrong, found.claims) == ("", (), ()), f"seed {seed}"
 
 
+@pytest.mark.long
 def test_halves_of_one_job_are_no_change_and_ten_percent_are(tmp_path):
     failed = []
     assert len(list(halves.rows(tmp_path, failed))) == 2

@@ -36,6 +36,7 @@ def test_the_head_of_a_pull_request_is_compared_with_where_it_left_the_branch(de
     assert found == job.Found(hosted.left, "merge base of HEAD and origin/main")
 
 
+@pytest.mark.long
 def test_a_clone_is_deepened_only_as_far_as_needed(tmp_path, monkeypatch):
     hosted = Hosted(tmp_path / "name", before=8, since=3)
     monkeypatch.setattr(job, "DEEPENINGS", (2, 2))
@@ -120,6 +121,7 @@ def test_histories_without_a_common_commit_are_one_line(hosted, tmp_path):
         find(folder, Base("branch", "main"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["revision", "branch"])
 def test_a_name_is_no_option_and_no_refspec(kind, hosted, tmp_path):
     # `--upload-pack` is run for a repository on the same disk.

@@ -135,6 +135,7 @@ def files(project):
     return {path.relative_to(project.base): path.read_bytes() for path in project.base.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", ["", "fwd"], ids=["all traces are there", "a trace is another day's"])
 def test_a_rename_that_is_killed_at_any_file_operation_is_repeated(project, capsys, monkeypatch, lost):
     """Nothing of a recording is missing at any moment, and afterwards all is as if nobody had been killed."""

@@ -85,6 +85,7 @@ def test_wrong_usage_ends_with_2(capsys):
     assert "unrecognized arguments" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_versions_with_known_problems_have_their_source_and_a_remedy(capsys, monkeypatch, tmp_path):
     packages = {"torch": "2.8.0+rocm7.2"}
     here = Place({}, {}, tmp_path, root=tmp_path, run=lambda command: None, installed=packages.get)

@@ -139,6 +139,7 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_of_the_commands_work(name, project, capsys):
     assert COMMANDS[name][:2] == ["perfdl", name]

@@ -38,6 +38,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.long
 def test_an_interrupt_while_a_command_starts(tmp_path):
     # From the 20th import to the 22nd the C code of msgspec is being initialized, which does not survive an exception.
     moments = ("1", "2", "10", "60")

@@ -37,6 +37,7 @@ def inner(pytester, monkeypatch):
     return pytester
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("below", [".", "tests"])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_folder_is_that_of_pytest(form, below, inner, monkeypatch):
@@ -50,6 +51,7 @@ def test_the_folder_is_that_of_pytest(form, below, inner, monkeypatch):
     assert found.folder == ("baselines" if form == "not ours" else "records")
 
 
+@pytest.mark.long
 def test_the_environment_has_the_last_word(inner, monkeypatch):
     Path("pytest.ini").write_text("[pytest]\naddopts = --perf-dir=records\n")
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p perfdl --perf-dir=mine")

@@ -176,6 +176,7 @@ def test_what_was_not_collected_whole_is_kept(name, text, said, capsys):
     assert left() == before
 
 
+@pytest.mark.long
 def test_a_collection_that_does_not_end_is_ended(capsys, monkeypatch):
     monkeypatch.setattr("pytest_perfdl.cli.prune._SECONDS", 1.0)
     write("tests/conftest.py", "import time\ntime.sleep(600)\n")
@@ -199,6 +200,7 @@ def test_parameters_that_are_gone_are_deleted_when_asked_for(capsys):
     assert line.endswith("/test_sizes[1].json  (the test has other parameters now)")
 
 
+@pytest.mark.long
 def test_a_test_whose_file_or_function_or_class_is_gone(capsys):
     git("mv", FILE, "tests/test_more.py")
     write("tests/test_more.py", SPEED.replace("test_step", "test_jump").replace("TestIt", "TestThat"))
@@ -251,6 +253,7 @@ def test_from_a_folder_below_the_root(orphan, monkeypatch, capsys):
     assert f"  {Path.cwd().parent}/records/cpu/tests/test_speed/test_gone.json  " in line
 
 
+@pytest.mark.long
 def test_every_baseline_at_once_must_be_meant(capsys):
     Path(FILE).unlink()
     code, lines = prune(capsys, "--apply")
@@ -260,6 +263,7 @@ def test_every_baseline_at_once_must_be_meant(capsys):
     assert left() == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state", ["changed", "new", "staged", "ignored", "picture changed", "no repository"])
 def test_what_git_could_not_bring_back_is_not_deleted(state, orphan, capsys):
     picture = exemplar_path(orphan, "")

@@ -130,6 +130,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_all_processes(tmp_path):
     script = tmp_path / "sleeps.py"
     script.write_text(SLEEPS)

@@ -51,6 +51,7 @@ def settings(pytester, monkeypatch):
     return of
 
 
+@pytest.mark.long
 def test_every_setting_decides_or_is_named_as_one_that_does_not(settings):
     found = settings()
     assert {*OTHERS, *REST} == {each.name for each in fields(Settings)}
@@ -59,6 +60,7 @@ def test_every_setting_decides_or_is_named_as_one_that_does_not(settings):
     assert replace(found, report=Path("/elsewhere"), timeout=1.0).deciding == found.deciding
 
 
+@pytest.mark.long
 def test_a_limit_is_named_where_it_was_given(settings):
     found = settings("--perf-limit=step_time:9%", "--perf-limit=ops:0", ini="perf_limits = step_time:5%").deciding
     assert (found["perf_limits"], found["--perf-limit"]) == ("step_time:5%", "step_time:9%, ops:0")

@@ -34,6 +34,7 @@ def called(pytester, monkeypatch):
 TEST = "tests/test_it.py::test_step[a b]"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "args, measuring, updating",
     [
@@ -100,6 +101,7 @@ def test_tests_are_named_from_the_folder_that_pytest_was_called_in(called, pytes
     assert config.rootpath == pytester.path
 
 
+@pytest.mark.long
 def test_the_spelling_that_holds_here(called, pytester):
     pytester.makeconftest("def pytest_addoption(parser): parser.addoption('--perf', action='store_true')")
     found = called("--perfdl")
@@ -108,12 +110,14 @@ def test_the_spelling_that_holds_here(called, pytester):
     assert found.updating([TEST]).startswith("pytest --perf-update -pperfdl ")
 
 
+@pytest.mark.long
 def test_python_that_runs_pytest_as_a_module(called, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/somewhere/pytest/__main__.py"])
 
     assert called("--perf").measuring([]) == "python -m pytest --perf -pperfdl"
 
 
+@pytest.mark.long
 def test_one_test_is_not_held_to_the_number_that_the_ini_file_wants(called, pytester):
     pytester.makeini("[pytest]\nperf_require = 10\n")
     found = called("--perf")
@@ -122,6 +126,7 @@ def test_one_test_is_not_held_to_the_number_that_the_ini_file_wants(called, pyte
     assert called("--perf", "--perf-require=0").measuring([TEST]) == found.measuring([TEST])
 
 
+@pytest.mark.long
 def test_a_command_for_an_option_that_may_take_a_value_runs_the_test(called, pytester):
     pytester.path.joinpath("tests/test_it.py").write_text("def test_it():\n    pass\n")
     command = called("--perf", "--sources").measuring(["tests/test_it.py::test_it"])

@@ -45,6 +45,7 @@ def most(rate, runs=RUNS):
     return rate * runs + 3.1 * math.sqrt(runs * rate * (1 - rate)) + 1
 
 
+@pytest.mark.long
 def test_most_unchanged_tests_cost_one_repeat():
     said, repeats = verdicts(runs=2000)
     assert repeats[1] >= 0.97 * 2000

@@ -135,6 +135,7 @@ def test_rows_below_touched_functions_have_a_level_of_their_own():
     assert everything.needed("operator mm") == 5 * 400
 
 
+@pytest.mark.long
 def test_a_touched_row_is_found_in_fewer_rounds():
     measured_rounds = rounds(30, slower={"gelu": 1.5, "add": 1.5})
     first = {}

@@ -85,11 +85,13 @@ def test_the_counts_are_those_of_one_in_two_hundred():
     assert most(TESTS) == 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NOISES)
 def test_unchanged_code_raises_no_more_alarms_than_promised(name):
     assert alarms(name) <= most(TESTS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NOISES)
 def test_tests_of_a_suite_end_without_an_alarm_and_most_of_them_well(name):
     """Twenty of forty each; of suites of forty, one in 200 may have an alarm."""
@@ -101,6 +103,7 @@ def test_tests_of_a_suite_end_without_an_alarm_and_most_of_them_well(name):
     assert sum(verdict in ("unchanged", "improved") for verdict in verdicts) >= hostile.get(name, 18)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["normal, 1.6 %", "a neighbor doubles 1 process in 20", "random walk, 2 % a process"])
 def test_a_tenth_more_is_found(name):
     found = ends(name, 15, slowdown=0.10, budget=120.0)

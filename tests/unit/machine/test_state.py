@@ -230,6 +230,7 @@ def test_a_tracer_is_seen():
     assert found == f"a trace function from {__name__}"
 
 
+@pytest.mark.long
 def test_what_walks_over_all_objects_is_counted():
     """Whatever of these a step does costs next to nothing once objects are frozen."""
 
@@ -426,6 +427,7 @@ assert Helpers.now().since(before) == (False, True)
 """
 
 
+@pytest.mark.long
 def test_helpers_are_children_alive_or_ended_and_busy_threads():
     """In a process of its own: other tests leave children behind, which end at any time."""
     subprocess.run([sys.executable, "-c", HELPERS], check=True)

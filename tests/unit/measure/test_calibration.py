@@ -14,6 +14,7 @@ def small(monkeypatch):
         monkeypatch.setattr(calibration, name, value)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_every_limit_is_measured():
     told = []

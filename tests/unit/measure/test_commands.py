@@ -196,6 +196,7 @@ def test_a_step_that_is_too_long_ends_the_warm_up_with_its_second_step(clock):
     assert (found.steps, found.settled, found.step_ns) == (2, False, 3 * SECOND)
 
 
+@pytest.mark.long
 def test_one_long_step_is_no_reason_to_end(clock):
     assert settle(clock, [SECOND, 3 * SECOND, SECOND], longest_ns=2.0 * SECOND).steps >= 4
     assert settle(clock, [9 * SECOND, SECOND], longest_ns=2.0 * SECOND).settled, "the first may compile"
@@ -262,6 +263,7 @@ def test_a_program_that_is_given_no_core_is_left_where_it_is(affinity, monkeypat
     list(Program(Conversation(Settle(2, 2, 1), Time(1, 2))).steps())
 
 
+@pytest.mark.long
 def test_what_collections_cost_the_steps_is_left_to_them():
     """Frozen objects would make a step's `gc.collect()` free, and collections before blocks its own rarer."""
     conversation = Conversation(Settle(2, 2, 1), Time(1, 2), Time(2, 3))
@@ -286,6 +288,7 @@ def test_warming_up_gives_up(clock):
     assert found.spread == pytest.approx(-0.5)
 
 
+@pytest.mark.long
 def test_preparing_and_being_interrupted_do_not_unsettle(clock):
     settled = settle(clock, [100, 900], aside=lambda step: Aside(setup_ns=800 if step else 0))
     assert (settled.steps, settled.settled) == (4, True)

@@ -130,6 +130,7 @@ def measured(dynamo, compiling_steps, *commands, cold=False):
         number += 1
 
 
+@pytest.mark.long
 def test_compilations_belong_to_their_call_and_pass(dynamo, monkeypatch):
     monkeypatch.setattr(timed_pass, "_WORTH_ASKING_NS", 0)
     dynamo.metrics.append(compilation("in_a_fixture"))

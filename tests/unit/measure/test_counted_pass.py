@@ -41,6 +41,7 @@ def test_only_the_first_rank_adds_memory_to_the_exemplar(tmp_path, monkeypatch, 
     assert (exemplar.read_bytes() != before) == (rank == 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("other_keeps", [False, True])
 def test_where_one_rank_keeps_memory_all_look_for_growth(tmp_path, monkeypatch, keeps, other_keeps):

@@ -128,6 +128,7 @@ def test_what_cannot_be_looped_is_refused_where_the_marker_asks_and_else_left_al
     )
 
 
+@pytest.mark.long
 def test_only_the_steps_that_are_timed_are_looped(clock, monkeypatch):
     monkeypatch.setattr(program.timed_pass.state, "run_delay_reader", state.run_delay_reader)
     asked = Program(Conversation(Settle(2, 2, 2, loops=8), Time(2, 3)))

@@ -437,6 +437,7 @@ CONVOLUTION = {
 MODELS = {"mlp": MLP, "transformer": TRANSFORMER, "convolution": CONVOLUTION}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS)
 def test_bytes_by_category(trained, model):
     found = trained(model)
@@ -563,12 +564,14 @@ def test_what_a_node_allocates_has_the_line_of_its_forward_operator(trained):
     }
 
 
+@pytest.mark.long
 def test_what_python_of_a_node_allocates_has_its_own_line(code, recorder):
     found = account_of(code.own_function())
     lines = {row.line for row in (*found.rows, *found.passed)}
     assert at("doubled = x * 2", "RecordedSquare.backward") in lines
 
 
+@pytest.mark.long
 def test_a_gradient_that_is_copied_is_a_gradient(code, recorder):
     """Two parameters get the same tensor: one of them keeps it, and the other one a copy."""
     found = account_of(code.shared_gradient())
@@ -579,6 +582,7 @@ def test_a_gradient_that_is_copied_is_a_gradient(code, recorder):
     assert [row.bytes for row in rows_of(found, "temporaries") if row.bytes > 100] == [1024 * 1024 * FLOAT]
 
 
+@pytest.mark.long
 def test_what_is_accumulated_and_was_not_seen_names_no_other_gradient(code, recorder):
     found = account_of(code.foreign_gradient())
     assert found.moment.line == at("# the peak", "step", nth=1)
@@ -587,6 +591,7 @@ def test_what_is_accumulated_and_was_not_seen_names_no_other_gradient(code, reco
     assert gradients == {("RecordedSum.one",): size, ("RecordedSum.two",): size}
 
 
+@pytest.mark.long
 def test_what_is_fetched_or_set_up_is_input(code, recorder):
     found = account_of(code.fetches())
     inputs = {row.bytes: (row.phase, row.kept, row.line) for row in rows_of(found, "inputs")}
@@ -596,6 +601,7 @@ def test_what_is_fetched_or_set_up_is_input(code, recorder):
     }
 
 
+@pytest.mark.long
 def test_a_loop_of_the_user_s_has_phases_too(code, recorder):
     """The step begins in one line of the loop, and goes on in the others."""
     answers = []
@@ -614,6 +620,7 @@ def test_a_loop_of_the_user_s_has_phases_too(code, recorder):
 # The steps that a pass runs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("growth, periods", [(False, WARM_UP + 1), (True, GROWING_STEPS + 2)])
 def test_as_many_steps_as_it_takes(code, recorder, steps, growth, periods):
@@ -623,6 +630,7 @@ def test_as_many_steps_as_it_takes(code, recorder, steps, growth, periods):
     assert len(recorder.steps) == periods * steps
 
 
+@pytest.mark.long
 def test_a_period_of_two_steps_has_one_peak(code, recorder):
     """The second step of each has twice as much, beside nothing of the first."""
     found = account_of(code.two_of_a_period(), steps=2)
@@ -630,6 +638,7 @@ def test_a_period_of_two_steps_has_one_peak(code, recorder):
     assert found.step_ends == (0, 0, 0)
 
 
+@pytest.mark.long
 def test_recording_ends_with_the_call(code, recorder):
     """A second one begins anew: what was there before is known by what Python can reach."""
     first = code.keeps_the_last()
@@ -645,6 +654,7 @@ def test_recording_ends_with_the_call(code, recorder):
 # Against another way to count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS)
 def test_recount_at_the_end_of_each_phase(code, monkeypatch, model):
     """What is alive: all that Python can reach, and all that autograd has been given to save."""
@@ -700,6 +710,7 @@ def test_recount_at_the_end_of_each_phase(code, monkeypatch, model):
 # What grows
 
 
+@pytest.mark.long
 def test_losses_that_are_kept_with_their_graphs(code, recorder):
     found = account_of(code.keeps_losses(), growth=True)
     # The result of the layer is saved to be squared; the loss is one number.
@@ -714,6 +725,7 @@ def test_losses_that_are_kept_with_their_graphs(code, recorder):
     assert steps == {hidden + loss}
 
 
+@pytest.mark.long
 def test_a_cache_that_grows(code, recorder):
     found = account_of(code.caches(), growth=True)
     size = 64 * 256 * FLOAT
@@ -725,6 +737,7 @@ def test_a_cache_that_grows(code, recorder):
     assert [(row.tensors, row.bytes) for row in kept] == [(GROWING_STEPS + 1, (GROWING_STEPS + 1) * size)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["keeps_the_last", "makes_garbage"])
 def test_what_does_not_grow(code, recorder, model):
     found = account_of(getattr(code, model)(), growth=True)
@@ -732,6 +745,7 @@ def test_what_does_not_grow(code, recorder, model):
     assert len(set(found.step_ends[1:])) == 1
 
 
+@pytest.mark.long
 def test_a_training_does_not_grow(code, recorder):
     found = account_of(code.training(code.mlp), growth=True)
     assert found.growing == ()
@@ -777,6 +791,7 @@ def test_begin_begins_once(code, recorder):
     assert memory_pass._recorder is recorder
 
 
+@pytest.mark.long
 def test_hooks_are_taken_away(code, recorder):
     weight = torch.ones(4, requires_grad=True)
     recorder.watch()

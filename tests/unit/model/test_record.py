@@ -31,6 +31,7 @@ def test_a_record_survives_json_but_for_its_rounding():
     assert read == replace(RECORD, calls=read.calls)
 
 
+@pytest.mark.long
 @given(st.floats(-1e300, 1e300) | st.integers(-(2**70), 2**70))
 def test_rounding_is_idempotent_and_close(value):
     once = significant(value)

@@ -151,6 +151,7 @@ def test_the_summary_keeps_within_its_limit_and_whole_tests(limit):
         assert left == 0 or f"{left} tests left out here" in text
 
 
+@pytest.mark.long
 def test_a_thousand_regressions_fit_githubs_limit():
     tests = [runs.result("regressed", f"t.py::test_{number}", blame=runs.BLAME) for number in range(1000)]
     size = len(markdown.summary(runs.run(*tests)).encode())

@@ -161,6 +161,7 @@ def test_there_is_no_trace_of_ranks_where_no_trace_is_wanted(tmp_path, verdict, 
     assert json.loads(written.json.read_bytes())["tests"][0]["traces"] == []
 
 
+@pytest.mark.long
 def test_only_a_side_that_was_measured_has_a_trace_of_ranks(tmp_path):
     run = run_of(tmp_path, base_ranks=())
     assert [path.name.split(".")[1] for path in write_all(run).traces] == ["base", "new", "diff", "speedscope", "ranks"]

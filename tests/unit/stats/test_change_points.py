@@ -194,6 +194,7 @@ def test_several_steps():
     assert [each.effect > 0 for each in found] == [True, True, False]
 
 
+@pytest.mark.long
 def test_a_long_series_is_searched_in_windows():
     logs = noise(700, 0.006, phi=0.3)
     # On a border of two windows, and far from the start.

@@ -65,6 +65,7 @@ def test_over_all_signs_the_mean_of_the_evidence_is_one(sizes, limit):
         assert nodes[:, :, 0, seen + 1].mean(axis=1) == pytest.approx(nodes[:, 0, 0, seen], rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_wherever_one_stops_evidence_is_rarely_large(sizes):
     """Ville's inequality, by enumeration."""
@@ -79,6 +80,7 @@ def test_the_bound_is_nearly_reached():
     assert (highest >= 5).mean() > 0.5 / 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sizes", ["alike", "growing", "noise"])
 def test_a_bet_that_knows_its_round_gains_from_nothing(sizes):
     wealth = np.array(paths(Peeking(LIMIT), SIZES[sizes]))
@@ -207,6 +209,7 @@ ORDERED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("differences, head_second", ORDERED.values(), ids=ORDERED)
 def test_the_estimate_is_that_of_the_model(differences, head_second):
     found, slow = Estimate(tuple(differences), head_second), Slow(differences, head_second)

@@ -38,6 +38,7 @@ def reads_time(path):
             yield f"{path}:{node.lineno}"
 
 
+@pytest.mark.long
 def test_no_other_module_reads_a_clock(tmp_path):
     root = Path(pytest_perfdl.__file__).parent
     own = root / "system/clocks.py"

@@ -296,6 +296,7 @@ def test_no_reader_of_git_is_left_out():
     assert found == READERS.keys() - {"system/git"}
 
 
+@pytest.mark.long
 def test_no_setting_of_a_user_changes_what_is_read_writes_the_index_or_runs_a_program(world, tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)

@@ -83,11 +83,13 @@ def test_ranks(project):
     assert "No such file or directory" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_other_interpreters_and_pip(project):
     assert str(project) not in describe(sys.executable).path
     complaints(sys.executable)
 
 
+@pytest.mark.long
 def test_a_pytest_of_our_own_finds_the_projects_packages(project):
     """As `python -m pytest` does, but for modules of the library."""
     done = subprocess.run(

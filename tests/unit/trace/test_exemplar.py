@@ -185,6 +185,7 @@ def _kept(data):
     return loads(data).metadata["perfdl"]
 
 
+@pytest.mark.long
 def test_above_the_limit_args_go_first_then_the_shortest_events():
     events = [step(1, 0, 10_000)]
     for number in range(300):

@@ -280,6 +280,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.long
 def test_what_is_no_snapshot_says_where(tmp_path):
     for name, (data, expected) in MALFORMED.items():
         assert expected in refusal(tmp_path, data), name

@@ -138,6 +138,7 @@ _json = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(_json, st.sampled_from([None, 1]), st.booleans())
 def test_repair_leaves_valid_json_as_it_is(value, indent, ascii_only):
     written = json.dumps(value, indent=indent, ensure_ascii=ascii_only)

@@ -78,6 +78,7 @@ runs = st.sampled_from([1, 512])
 rounds = st.sampled_from([0, 1, 24])
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(usable_traces(), plans(), runs, rounds)
 def test_edits_of_any_program(made, plan, run, limit):
@@ -90,6 +91,7 @@ def test_edits_of_any_events(events, plan, run, limit):
     check(task_graph(trace(*events)), plan, run, limit)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(usable_traces(), st.integers(1, 4), runs)
 def test_moves_and_schedules(made, divisor, run):

@@ -229,6 +229,7 @@ def test_the_setup_has_no_git_environment_of_a_hook_no_input_and_no_prompt(repos
     assert f"PERFDL_CHECKOUT={checkout.root}" in lines
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("setup", "seconds", "message"),
     [

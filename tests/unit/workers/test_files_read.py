@@ -135,6 +135,7 @@ def test_a_child_that_closes_everything_writes_nowhere(seen, tmp_path):
     assert (tmp_path / "victim.txt").read_text() == ""
 
 
+@pytest.mark.long
 def test_a_folder_behind_a_link(seen, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     assert seen("open('a.txt').close()", tmp_path / "link") == ["a.txt"]
@@ -250,6 +251,7 @@ def test_it_is_unknown_what_was_opened(seen, code):
     assert seen(f"{code}reads.files = lambda: {{str(unknown)}}", watch=True)[0].endswith("True")
 
 
+@pytest.mark.long
 @needs_inotify
 def test_more_is_opened_than_the_system_keeps(seen):
     code = """

@@ -220,6 +220,7 @@ def shelf():
     made.close()
 
 
+@pytest.mark.long
 def test_a_parent_is_shared_by_tests_that_load_the_same_and_renewed_after_some_rounds(library, shelf):
     first, second = library(first_lib="", second_lib="")
     parents = [shelf.parent(Common((first,), ()), 1) for _ in range(ROUNDS_OF_A_PARENT)]

@@ -10,6 +10,7 @@ from pytest_perfdl.model.errors import CheckoutError
 from pytest_perfdl.workers.interpreter import check_version, describe, differences
 
 
+@pytest.mark.long
 def test_this_interpreter():
     found = describe(sys.executable)
 

@@ -215,6 +215,7 @@ def test_a_setup_may_change_files_of_the_commit(repository):
     assert times(repository) == 2
 
 
+@pytest.mark.long
 def test_a_submodule_that_the_setup_fetched_is_held_too(repository, tmp_path):
     library = tmp_path / "library"
     library.mkdir()

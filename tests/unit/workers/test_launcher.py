@@ -227,6 +227,7 @@ def test_a_launcher_on_one_machine_meets_in_a_file(started):
     assert "GLOO_SOCKET_IFNAME" not in variables(folder / "env-")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ends", [False, True], ids=["hangs", "ends"])
 def test_a_rank_that_proves_itself_and_then_says_nothing_is_one_that_did_not_start(ends, tmp_path, monkeypatch):
     monkeypatch.setattr(launcher, "START_SECONDS", 1.0)

@@ -131,7 +131,6 @@ def test_convolution_without_recorded_arguments_has_no_cost():
     assert cost("aten::convolution_backward", t(2, 8, 5, 5), t(2, 6, 9, 9), t(8, 3, 3, 3)) is None
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("size", [7, 8, 9])
 @pytest.mark.parametrize("kernel, stride, padding", [(2, None, 0), (3, 1, 1), (3, 2, 1), ((2, 3), (2, 1), (1, 0))])
 @pytest.mark.parametrize("ceil", [False, True])

@@ -71,6 +71,7 @@ def test_it_is_a_finding_of_the_trace_and_no_count_is_changed():
     assert not [each for each in trace_findings(trace(step(1, 0, 1200), *calls(2))) if each.kind == "doubled operators"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [False, True], ids=["plain", "mode"])
 def test_what_this_torch_records(mode, tmp_path):
     import torch

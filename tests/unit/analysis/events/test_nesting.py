@@ -60,6 +60,7 @@ def test_order_is_by_start_then_longest_then_as_given(pairs):
     assert nesting_order(start, start + duration).tolist() == np.lexsort((-duration, start)).tolist()
 
 
+@pytest.mark.long
 @given(spans)
 @settings(max_examples=500)
 def test_parents_are_the_innermost_events_that_contain(pairs):
@@ -79,6 +80,7 @@ def test_parents_are_the_innermost_events_that_contain(pairs):
     assert (forest.end <= end).all()
 
 
+@pytest.mark.long
 @given(spans)
 @settings(max_examples=500)
 def test_ownership_equals_the_stack_piece_by_piece(pairs):

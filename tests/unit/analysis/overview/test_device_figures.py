@@ -200,6 +200,7 @@ def test_of_equally_busy_threads_the_first_owns_a_trace_without_steps():
 
 
 class TestProperties:
+    @pytest.mark.long
     @given(traces())
     def test_unions_are_bounded_and_close(self, found):
         figures = device_figures(found)
@@ -213,16 +214,19 @@ class TestProperties:
         assert figures.waiting_communication_ns <= figures.communication_ns
         assert (figures.overlap_share or 0.0) == (communication_overlap(found) or 0.0)
 
+    @pytest.mark.long
     @given(event_lists(), device_events())
     def test_another_event_never_takes_time_away(self, events, more):
         before, after = _figures(*events), _figures(*events, more[-1])
         for field in ("span_ns", "busy_ns", "compute_ns", "copies_ns"):
             assert getattr(before, field) <= getattr(after, field)
 
+    @pytest.mark.long
     @given(event_lists(), st.integers(1, 10**6))
     def test_figures_do_not_depend_on_when(self, events, shift):
         assert _figures(*events) == _figures(*({**event, "ts": event["ts"] + shift} for event in events))
 
+    @pytest.mark.long
     @given(traces())
     def test_the_account_closes_over_every_window(self, found):
         steps = steps_of(found)
@@ -230,6 +234,7 @@ class TestProperties:
         assert [sum(account.values()) for account in accounts] == [window.window_ns for window in steps.windows]
         assert all(ns >= 0 for account in accounts for ns in account.values())
 
+    @pytest.mark.long
     @given(event_lists())
     def test_figures_accounts_and_sums_equal_the_slow_reference(self, events):
         found = trace(*events)
@@ -243,6 +248,7 @@ class TestProperties:
         sums = {(row.name, row.kind): (row.count, row.total_ns) for row in kernel_table(found)}
         assert sums == reference.kernel_sums()
 
+    @pytest.mark.long
     @given(traces())
     def test_kernel_rows_add_up(self, found):
         figures, rows = device_figures(found), kernel_table(found)

@@ -620,6 +620,7 @@ def programs(draw):
     return calls, kernels, syncs
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(programs())
 def test_agrees_with_a_slow_walk(program):

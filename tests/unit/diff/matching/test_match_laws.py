@@ -53,6 +53,7 @@ sides = st.lists(
 )
 
 
+@pytest.mark.long
 @given(sides, sides)
 @settings(max_examples=150, deadline=None)
 def test_every_part_is_in_one_group_and_kinds_do_not_mix(base, new):
@@ -69,6 +70,7 @@ def test_every_part_is_in_one_group_and_kinds_do_not_mix(base, new):
         assert 0 < group.confidence <= 1
 
 
+@pytest.mark.long
 @given(sides, sides)
 @settings(max_examples=150, deadline=None)
 def test_exchanging_the_sides_exchanges_the_groups(base, new):
@@ -121,6 +123,7 @@ def test_no_other_pairs_in_order_are_cheaper():
         assert total == slowly(cost.tolist(), 800, tuple(range(rows)), tuple(range(columns)))
 
 
+@pytest.mark.long
 def test_a_model_under_another_wrapper_with_other_tiles():
     """Ten thousand parts, of which none is equal, are all matched, and by name."""
     rng = random.Random(2)

@@ -264,6 +264,7 @@ def test_the_page_says_who_waits_for_whom(job, tmp_path, capsys):
     assert '<svg class="ranks" role="img"' in html
 
 
+@pytest.mark.long
 def test_the_page_of_many_ranks_has_the_traces_of_two(tmp_path, capsys):
     page = tmp_path / "ranks.html"
     files = write_job(tmp_path / "job", size=20, slow=13)

@@ -148,6 +148,7 @@ def test_owners_of_files_by_their_weight(environments):
     assert owners(environments.new, {f"{packages}/fast.py": 1.0}) == ["fast"]
 
 
+@pytest.mark.long
 def test_complaints_are_what_pip_finds(tmp_path):
     pytest.importorskip("pip")
     python = environment(tmp_path / "old")
@@ -159,6 +160,7 @@ def test_complaints_are_what_pip_finds(tmp_path):
     assert complaints(str(environment(tmp_path / "bare", bare=True))) == set()
 
 
+@pytest.mark.long
 def test_an_environment_may_see_the_python_below(tmp_path):
     venv.create(tmp_path / "old", symlinks=True, system_site_packages=True)
     old, new = describe(str(tmp_path / "old")), describe(str(environment(tmp_path / "new", bare=True)))

@@ -89,6 +89,7 @@ def test_a_prior_that_is_right_spares_commits():
     assert sorted(found)[10] <= 5
 
 
+@pytest.mark.long
 def test_the_wrong_commit_is_rarely_named():
     """The module's docstring has the figures of 400 searches."""
     wrong, named, measured = 0, 0, []

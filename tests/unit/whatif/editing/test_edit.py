@@ -430,18 +430,21 @@ def checked(edited):
     assert edited.is_device[launched].all()
 
 
+@pytest.mark.long
 @settings(max_examples=80, deadline=None)
 @given(usable_traces(), plans())
 def test_every_edited_graph_is_a_graph(made, plan):
     checked(plan.apply(task_graph(made)))
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(usable_events, plans())
 def test_every_edited_graph_of_any_trace_is_a_graph(events, plan):
     checked(plan.apply(task_graph(trace(*events))))
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(usable_traces(), st.integers(1, 4))
 def test_moves_and_schedules_lead_to_graphs_or_say_why_not(made, divisor):

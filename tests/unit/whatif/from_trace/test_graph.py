@@ -485,12 +485,14 @@ def test_our_recordings_are_replayed(path):
     check(read(path))
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(usable_traces())
 def test_any_generated_trace_is_replayed(made):
     check(made)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(usable_events)
 def test_any_trace_is_replayed(events):
@@ -499,6 +501,7 @@ def test_any_trace_is_replayed(events):
     assert graph.contradicted >= 0
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(programs())
 def test_a_program_s_path_agrees_with_the_walk(program):

@@ -198,6 +198,7 @@ def traces_of(gemms, clocks):
 lengths = st.integers(30, 90)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.integers(2, 3), st.integers(3, 4))
 def test_any_ranks_take_what_the_program_takes(data, count, steps):

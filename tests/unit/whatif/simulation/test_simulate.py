@@ -214,6 +214,7 @@ def test_time_before_a_release_lowers_trust():
 durations = st.lists(st.integers(0, 40_000), min_size=400, max_size=400).map(np.array)
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(usable_events, durations, st.booleans())
 def test_agrees_with_the_slow_simulator_on_any_durations(events, values, constant):
@@ -227,6 +228,7 @@ def test_agrees_with_the_slow_simulator_on_any_durations(events, values, constan
     assert (decided | released).all()
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(usable_traces(), durations)
 def test_nothing_starts_earlier_when_something_takes_longer(made, extra):
@@ -237,6 +239,7 @@ def test_nothing_starts_earlier_when_something_takes_longer(made, extra):
     assert (simulate(built, shorter).start <= simulate(built).start).all()
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(usable_traces(), st.integers(0, 10_000), st.data())
 def test_a_task_that_decides_nothing_has_slack(made, more, data):

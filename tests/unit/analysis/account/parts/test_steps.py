@@ -232,6 +232,7 @@ def test_recordings_add_up_to_their_accounts(path):
     check(read(path))
 
 
+@pytest.mark.long
 @given(traces())
 def test_generated_traces_add_up_to_their_accounts(made):
     check(made)

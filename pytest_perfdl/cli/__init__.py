@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_perfdl.system.processes import INTERRUPTED
+from pytest_perfdl.model.errors import INTERRUPTED
 
 _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Tests and baselines": {

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pytest_perfdl.baseline import text
 from pytest_perfdl.baseline.files import RECORD_SUFFIX, TRACE_SUFFIX, Store, advised, exemplar_path
-from pytest_perfdl.cli.common import baselines, say, shown
-from pytest_perfdl.cli.project import add_dir, store
+from pytest_perfdl.cli.common import say, shown
+from pytest_perfdl.cli.project import add_dir, baselines, store
 from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
 from pytest_perfdl.machine.rates import Machine
 from pytest_perfdl.model.errors import BaselineError, CommandError, RecordError

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_perfdl import __version__
 from pytest_perfdl.cli.common import print_json, say, say_progress, seconds_above_0, shown, width
 from pytest_perfdl.cli.project import find_project
-from pytest_perfdl.model.errors import CommandError, PerfdlError
-from pytest_perfdl.system.processes import INTERRUPTED
+from pytest_perfdl.model.errors import INTERRUPTED, CommandError, PerfdlError
 
 if TYPE_CHECKING:
     from pytest_perfdl.runs.bisect.child import Suite

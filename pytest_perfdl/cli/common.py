@@ -6,17 +6,10 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from pytest_perfdl.baseline.files import Store, outline
-from pytest_perfdl.baseline.text import LIMIT, parse
-from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
-from pytest_perfdl.model import untrusted_files
-from pytest_perfdl.model.errors import CommandError, RecordError
-from pytest_perfdl.model.record import Record, checked_note
-from pytest_perfdl.model.record_json import Outline
+from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import harmless, visible, without_secrets
 from pytest_perfdl.system.remote import is_url, local, plain
 
@@ -71,51 +64,6 @@ def _refuse_both_sides(trace: Trace) -> None:
         )
 
 
-def baselines(store: Store) -> Iterator[tuple[Path, Record]]:
-    """Every baseline of a project, in the order of their paths.
-
-    Raises
-    ------
-    CommandError
-        When there is no such folder, or a file in it cannot be read.
-    """
-    for path, data in _files(store):
-        yield path, _read(path, data)
-
-
-def outlines(store: Store) -> Iterator[tuple[Path, Outline]]:
-    """As `baselines`, without the parts of a record that a list does not show: several times faster."""
-    for path, data in _files(store):
-        try:
-            yield path, outline(data)
-        except RecordError:
-            # The same words as everywhere.
-            _read(path, data)
-            raise
-
-
-def _read(path: Path, data: bytes) -> Record:
-    try:
-        return parse(data)
-    except RecordError as error:
-        raise CommandError(f"{shown(path)} {error}") from error
-
-
-def _files(store: Store) -> Iterator[tuple[Path, bytes]]:
-    folder = store.base
-    if not folder.is_dir():
-        raise CommandError(f"there is no baselines folder {shown(folder)}: set the folder with --dir")
-    for path in sorted(folder.rglob("*.json")):
-        if path.name == MACHINE_FILE and path.parent.parent == folder:
-            continue
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise CommandError(f"{shown(path)} is not read: it is a symbolic link out of {shown(folder)}")
-        try:
-            yield path, untrusted_files.read_bytes(path, LIMIT)
-        except OSError as error:
-            raise CommandError(f"{shown(path)} cannot be read: {error.strerror}") from error
-
-
 def shown(path: Path) -> str:
     """A path as people would type it here."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
@@ -156,6 +104,8 @@ def note_of(arguments: argparse.Namespace) -> str | None:
     CommandError
         When it cannot be kept.
     """
+    from pytest_perfdl.model.record import checked_note
+
     try:
         return None if arguments.note is None else checked_note(arguments.note)
     except ValueError as error:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pytest_perfdl.cli.common import outlines, say, shown, width
-from pytest_perfdl.cli.project import add_dir, store
+from pytest_perfdl.cli.common import say, shown, width
+from pytest_perfdl.cli.project import add_dir, outlines, store
 from pytest_perfdl.judge.log_ratios import mean
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Series

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.baseline.files import Store, exemplar_path
-from pytest_perfdl.cli.common import baselines, say, shown
-from pytest_perfdl.cli.project import Project, add_dir, find_project, store
+from pytest_perfdl.cli.common import say, shown
+from pytest_perfdl.cli.project import Project, add_dir, baselines, find_project, store
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.units import format_quantity, plural

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_perfdl.cli.common import say, say_json, say_progress, seconds_above_0, width
 from pytest_perfdl.cli.project import add_dir
-from pytest_perfdl.model.errors import CommandError, RunFailed
+from pytest_perfdl.model.errors import INTERRUPTED, CommandError, RunFailed
 from pytest_perfdl.model.units import duration, format_percent, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
@@ -39,7 +39,6 @@ from pytest_perfdl.runs.qualify import (
 )
 from pytest_perfdl.stats.quantiles import Rate
 from pytest_perfdl.system import clocks
-from pytest_perfdl.system.processes import INTERRUPTED
 
 _OURS = (
     *("--perf-update", "--perf-inject", "--perf-isolate", "--no-perf"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import statistics
 
-from pytest_perfdl.cli.common import baselines, say, shown, width
-from pytest_perfdl.cli.project import add_dir, store
+from pytest_perfdl.cli.common import say, shown, width
+from pytest_perfdl.cli.project import add_dir, baselines, store
 from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.record import Record, Series
 from pytest_perfdl.model.units import format_percent, format_quantity, plural

@@ -15,8 +15,7 @@ import webbrowser
 from pathlib import Path
 
 from pytest_perfdl.cli.common import say
-from pytest_perfdl.model.errors import CommandError
-from pytest_perfdl.system.processes import INTERRUPTED
+from pytest_perfdl.model.errors import INTERRUPTED, CommandError
 
 PERFETTO = "https://ui.perfetto.dev"
 PORT = 9001

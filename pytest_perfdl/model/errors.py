@@ -17,6 +17,9 @@ Failures of *tests* are pytest failures: see `failures`. This module imports not
 
 from __future__ import annotations
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of shells."""
+
 
 class PerfdlError(Exception):
     """Base class; the first line of the message is complete, further lines are details."""

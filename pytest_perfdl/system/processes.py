@@ -194,9 +194,6 @@ def run(command: Sequence[str], folder: Path, *, seconds: float, environment: Ma
 # SIGTERM and SIGHUP end a run like Ctrl-C: fixtures are torn down, processes ended, directories removed.
 
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as of shells."""
-
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 

@@ -21,6 +21,7 @@ from pytest_perfdl.config.marker import NOTHING_SELECTED
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.stopping_rule import ALPHA
+from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
 from pytest_perfdl.machine.visible_devices import wanted_locks
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, ReportError
 from pytest_perfdl.model.failures import PerfError, PerfRegression
@@ -183,7 +184,11 @@ class PerfSession:
             return None
         assert self._context is not None
         least = least_rounds(self._context.collected / ALPHA)
-        return estimate([*self._expected(self.tests).values()], self.settings.budget, least, self._shard)
+        line = estimate([*self._expected(self.tests).values()], self.settings.budget, least, self._shard)
+        calibrates = self.settings.update is not None and self.settings.calibrate == "auto"
+        if calibrates and not any(self._store.base.glob(f"*/{MACHINE_FILE}")):
+            line += ", and once the peak rates of this machine, about 20 s"
+        return line
 
     def _expected(self, tests: Mapping[str, PerfTest]) -> dict[str, ExpectedDuration]:
         """Expected durations of tests, from baselines."""

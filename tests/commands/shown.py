@@ -101,7 +101,11 @@ def in_document(name):
 def in_source(path):
     """What the texts of a module show; none is run by itself, since messages are shown in states of their own."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    source = path.read_text(encoding="utf-8")
+    # Most have none, and walking over syntax trees takes seconds.
+    if not re.search("pytest |perfdl [a-z]", source):
+        return found
+    for node in ast.walk(ast.parse(source)):
         text = None
         if isinstance(node, ast.JoinedStr):
             parts = [part.value if isinstance(part, ast.Constant) else "VALUE" for part in node.values]

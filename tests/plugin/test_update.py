@@ -234,10 +234,14 @@ def test_which_baselines_a_mode_writes(recorded, mode, chosen, code, expected):
 @pytest.mark.long
 def test_a_failing_body_writes_nothing(project):
     project.write("test_speed.py", TEST.replace("perf(step)", "assert perf(step) == 3"))
-    finished = project.run("--perf-update", *RECORD, *WIDE)
+    said = "and once the peak rates of this machine, about 20 s"
+    finished = project.run("--perf-update", *RECORD, *WIDE, "--perf-calibrate=auto")
 
     assert finished.code == 1
+    assert finished.output.count(said) == 1
     assert not (project.root / "baselines").exists()
+    project.write("baselines/another-machine/machine.json", "{}")
+    assert said not in project.run("--perf-update", *RECORD, *WIDE, "--perf-calibrate=auto").output
 
 
 def test_without_the_flag_a_line_says_that_nothing_was_measured(inner):

@@ -326,7 +326,7 @@ class Shown:
     """The same of what only counting and profiling loaded, such as torch's counter of FLOPs, and of what a forked
     process was forked with, but did not need."""
     late: bool = False
-    """Whether the test loaded some of the modules only when its first call had begun."""
+    """Whether the test loaded more than a few of the modules only when its first call had begun."""
     environment: tuple[str, ...] = ()
     """Names of environment variables that had changed when a third-party module was imported."""
     hooks: tuple[str, ...] = ()

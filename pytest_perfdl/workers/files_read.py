@@ -27,7 +27,7 @@ from pytest_perfdl.workers.checkout import is_own
 
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _FEW = 5
-"""Modules of a group that may be loaded without need."""
+"""Modules that may be loaded beforehand, although the test loads them later or not at all."""
 NOT_THE_TESTS = frozenset(("pytest_perfdl", "pytest", "_pytest", "pluggy"))
 """Packages that every worker loads before its test."""
 _NOTES = ("PYTEST_", "_TORCHINDUCTOR_")
@@ -225,7 +225,7 @@ class Watch(MetaPathFinder):
                 *((name, file) for name, file in loaded if name in self._besides),
                 *((name, file) for name, module in self._hidden.items() if (file := self._third_party(name, module))),
             ),
-            late=self._first_call is not None and any(self._place(each) >= self._early for each in modules),
+            late=self._first_call is not None and sum(self._place(each) >= self._early for each in modules) > _FEW,
             environment=tuple(sorted(changed)),
             hooks=tuple(dict.fromkeys(self._foreign_hooks())),
             reads=tuple(sorted({(name, file) for name, file in at_import if name in known})),

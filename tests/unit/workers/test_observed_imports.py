@@ -238,3 +238,17 @@ def test_code_of_the_repository_is_loaded_by_each_side(forked, load):
     import installed_lib  # noqa: F401
 
     assert watch.start_call() == "project_code is the repository's, and was loaded with what is installed"
+
+
+@pytest.mark.parametrize("number", [5, 6])
+def test_more_than_a_few_modules_after_the_first_call_are_late(number, load):
+    load("early_lib")
+    watch = Watch(())
+    import early_lib  # noqa: F401
+
+    assert not watch.shown().late
+    watch.start_call()
+    for each in range(number):
+        load(f"late_{each}_lib")
+        __import__(f"late_{each}_lib")
+    assert watch.shown().late == (number == 6)

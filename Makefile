@@ -44,10 +44,10 @@ $(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
 
 # Five minutes on two cores; the long tests take most of the time of all.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
 
 test-all: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Half an hour: each command in the state that the text describes, two documents at a time.
 commands: $(VENV)/.test

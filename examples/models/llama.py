@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from plants import planted
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+_CACHE = "cache" if "cache" in inspect.signature(LlamaForCausalLM.forward).parameters else "past_key_values"
+"""How this version of transformers calls the argument."""
 
 
 def tiny_llama() -> LlamaForCausalLM:
@@ -45,10 +50,10 @@ def train_step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, sequen
 @torch.inference_mode()
 def decode(model: LlamaForCausalLM, prompt: Tensor, tokens: int) -> Tensor:
     """Greedy continuation of `prompt` [batch, time] by `tokens` tokens, prompt included."""
-    ids, cache = prompt, None
+    ids, fresh = prompt, prompt
+    cache = None if planted("cache_disabled") else DynamicCache()
     for _ in range(tokens):
-        fresh = ids if cache is None else ids[:, -1:]
-        output = model(input_ids=fresh, past_key_values=cache, use_cache=not planted("cache_disabled"))
-        cache = output.past_key_values
+        output = model(input_ids=fresh, use_cache=cache is not None, **{_CACHE: cache})
         ids = torch.cat([ids, output.logits[:, -1:].argmax(-1)], dim=1)
+        fresh = ids if cache is None else ids[:, -1:]
     return ids

@@ -32,7 +32,7 @@ NOT_THE_TESTS = frozenset(("pytest_perfdl", "pytest", "_pytest", "pluggy"))
 """Packages that every worker loads before its test."""
 _NOTES = ("PYTEST_", "_TORCHINDUCTOR_")
 """How variables begin that pytest keeps for others, and torch's compiler for the code that it writes."""
-_HARMLESS_FINDERS = ("_SixMetaPathImporter", "MetadataPathFinder", "VendorImporter")
+_HARMLESS_FINDERS = ("_SixMetaPathImporter", "MetadataPathFinder", "VendorImporter", "_LegacyModuleAliasFinder")
 """Finders that libraries in wide use put there for what they make up themselves, or for metadata alone."""
 
 

@@ -118,7 +118,9 @@ def test_import_hooks_of_others_are_named(place, load):
     assert watch.shown().hooks == (f"{__name__}.Transforms",)
 
 
-@pytest.mark.parametrize("name", ["_SixMetaPathImporter", "MetadataPathFinder", "VendorImporter"])
+@pytest.mark.parametrize(
+    "name", ["_SixMetaPathImporter", "MetadataPathFinder", "VendorImporter", "_LegacyModuleAliasFinder"]
+)
 def test_finders_that_libraries_put_there_for_their_own_are_no_hooks(name, load):
     watch = Watch(())
     sys.meta_path.append(type(name, (), {"find_spec": lambda *_: None})())

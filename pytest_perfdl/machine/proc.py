@@ -7,6 +7,7 @@ what cannot be read, is `None` or empty.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +129,9 @@ def tasks() -> list[int]:
     OSError
         Where the system does not tell.
     """
-    return sorted(int(entry.name) for entry in Path("/proc/self/task").iterdir())
+    found = (int(entry.name) for entry in Path("/proc/self/task").iterdir())
+    # Numbers begin anew when the system has used them up, so a later thread may have a smaller one.
+    return sorted(found, key=lambda task: (task != os.getpid(), task))
 
 
 def throttle_counts(root: Path = ROOT) -> dict[str, int]:

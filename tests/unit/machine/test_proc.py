@@ -1,6 +1,7 @@
 """What is read of the kernel's files, from files as they may be."""
 
 import os
+import threading
 
 import pytest
 
@@ -52,3 +53,18 @@ def test_the_own_process_is_one_of_all():
     own = dict(proc.processes())[os.getpid()]
     assert (own.group, own.state) == (os.getpgrp(), "R")
     assert os.getpid() == proc.tasks()[0]
+
+
+@pytest.mark.skipif(not proc.read(proc.ROOT / "proc/self/stat"), reason="Linux only")
+def test_the_first_thread_is_first_though_its_number_is_not_the_least(monkeypatch):
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        *others, last = sorted(proc.tasks())
+        monkeypatch.setattr(proc.os, "getpid", lambda: last)
+        assert others
+        assert proc.tasks() == [last, *others]
+    finally:
+        done.set()
+        thread.join()

@@ -179,7 +179,8 @@ class _Search:
         self._effects()
         self._is_in_step = True
         for used, within, uses in self._steps:
-            self._step(used, within, uses.steps)
+            chains = {step for step in uses.steps if len(step) > 1}
+            self._follow(used, within, uses, {step[0] for step in uses.steps}, chains)
         self._effects()
         # Conftest files without a part in it are of it all the same: they are what must be replaced.
         files = dict.fromkeys((file, *(each.path for each in above), *self._files))
@@ -189,17 +190,6 @@ class _Search:
             tuple(files),
             {part: tuple(found) for part, found in self._tested.items() if part[0] in places},
         )
-
-    def _step(
-        self, module: _Module, scope: tuple[_Module, ast.ClassDef] | None, names: Iterable[tuple[str, ...]]
-    ) -> None:
-        """Look at functions that `perf` is given, and at what these use."""
-        for chain in sorted(names):
-            self._name(module, chain[0])
-            if len(chain) > 1:
-                self._chain(module, _Uses(), chain)
-            if len(chain) > 1 and scope is not None:
-                self._member(*scope, chain[1])
 
     def _effects(self) -> None:
         """Add statements that bind nothing, of the files that have a part in it."""
@@ -327,12 +317,7 @@ class _Search:
             self._steps.append((module, scope, uses))
         for statement, alias in uses.imports.values():
             self._imported(module, statement, alias)
-        for name in sorted(uses.names):
-            self._name(module, name)
-        for chain in sorted(uses.chains):
-            self._chain(module, uses, chain)
-            if scope is not None:
-                self._member(*scope, chain[1])
+        self._follow(module, scope, uses, uses.names, uses.chains)
         wanted = set(uses.fixtures)
         if not is_tested and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -342,6 +327,22 @@ class _Search:
             wanted |= _used_fixtures([node])
         for name in sorted(wanted):
             self._fixture(name, self._after(node, name))
+
+    def _follow(
+        self,
+        module: _Module,
+        scope: tuple[_Module, ast.ClassDef] | None,
+        uses: _Uses,
+        names: Iterable[str],
+        chains: Iterable[tuple[str, ...]],
+    ) -> None:
+        """Add what some of the names mean that code uses."""
+        for name in sorted(names):
+            self._name(module, name)
+        for chain in sorted(chains):
+            self._chain(module, uses, chain)
+            if scope is not None:
+                self._member(*scope, chain[1])
 
     def _add(self, module: _Module, label: str, form: str, node: ast.AST) -> None:
         self._files[module.path] = None

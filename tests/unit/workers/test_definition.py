@@ -101,6 +101,12 @@ def test_given(perf, data):
     perf.compare(common.shape, Scaled)
 
 
+def test_imports(perf):
+    import tests.common as shapes
+
+    perf(shapes.shape)
+
+
 def step(data):
     return inner(data) * SCALE
 
@@ -192,6 +198,7 @@ TEST = "tests/test_step.py"
         (GIVEN, TEST, "return helper(data)", "return helper(data[:1])"),
         (GIVEN, TEST, "return data + []", "return data + data"),
         (GIVEN, "tests/common.py", "WIDTH = 4", "WIDTH = 2"),
+        (("test_imports",), "tests/common.py", "WIDTH = 4", "WIDTH = 2"),
         (STEP, "conftest.py", "import pytest\n", "import pytest\ntorch.set_default_dtype(torch.float64)\n"),
         (STEP, "conftest.py", "UNUSED = 1", "def pytest_generate_tests(metafunc): metafunc.parametrize('k', [1])"),
         (STEP, "conftest.py", "UNUSED = 1", "@pytest.fixture(autouse=True)\ndef slow(): torch.ones(1)"),
@@ -224,6 +231,7 @@ def test_what_a_test_measures_by_is_part_of_it(path, file, before, after):
         (GIVEN, TEST, "return shared(data)", "return shared(shared(data))"),
         (GIVEN, TEST, "self.scale = SCALE", "self.scale = SCALE + 1"),
         (GIVEN, "tests/common.py", "return WIDTH", "return WIDTH + 0"),
+        (("test_imports",), "tests/common.py", "return WIDTH", "return WIDTH + 0"),
     ],
 )
 def test_what_it_does_not_use_is_not(path, file, before, after):

@@ -154,9 +154,10 @@ class Forks:
         ------
         ForkError
         """
-        for parent in filter(None, (self._first, self._parent)):
+        now = _surroundings(environment(threads))
+        for parent in reversed(self._parents()):
             with contextlib.suppress(ForkError):
-                if parent.fits(environment(threads)) and self._loaded(parent).roots:
+                if parent.fits(now) and self._loaded(parent).roots:
                     self._keep(first=parent)
                     return parent
         if otherwise is None:
@@ -165,8 +166,7 @@ class Forks:
 
     def close(self) -> None:
         """End the parents, and with them what is still forked from them."""
-        for parent in {self._first, self._parent} - {None}:
-            assert parent is not None
+        for parent in self._parents():
             parent.close()
         self._first = self._parent = None
 
@@ -182,11 +182,11 @@ class Forks:
 
     def _begin(self, wanted: Common, threads: int) -> ForkParent:
         variables = environment(threads)
-        key = wanted, _surroundings(variables)
+        key = wanted, (now := _surroundings(variables))
         if key in self._unfit:
             raise ForkError(self._unfit[key])
-        for there in filter(None, (self._parent, self._first)):
-            if there.rounds < ROUNDS_OF_A_PARENT and there.serves(wanted, variables):
+        for there in self._parents():
+            if there.rounds < ROUNDS_OF_A_PARENT and there.serves(wanted, now):
                 return there
         try:
             parent = ForkParent(wanted, variables, self._preload)
@@ -198,11 +198,15 @@ class Forks:
 
     def _keep(self, *, first: ForkParent | None = None, rounds: ForkParent | None = None) -> None:
         """Keep a parent for one of both purposes; one that serves none any more is closed."""
-        former = {self._first, self._parent}
+        former = self._parents()
         self._first, self._parent = first or self._first, rounds or self._parent
-        for parent in former - {None, self._first, self._parent}:
-            assert parent is not None
-            parent.close()
+        for parent in former:
+            if parent not in self._parents():
+                parent.close()
+
+    def _parents(self) -> list[ForkParent]:
+        """Those that are there, that of rounds first."""
+        return [parent for parent in dict.fromkeys((self._parent, self._first)) if parent is not None]
 
 
 def last_loaded(cache: pytest.Cache | None, threads: int, *, start: str) -> Forks:
@@ -296,16 +300,16 @@ class ForkParent:
             raise ForkError(answer.problem)
         self._is_loaded, self._modules, self.roots = True, frozenset(answer.loaded), answer.roots
 
-    def serves(self, wanted: Common, variables: Mapping[str, str]) -> bool:
+    def serves(self, wanted: Common, now: _Surroundings) -> bool:
         """Whether it loads what is wanted, and nothing beyond what may be loaded by the way."""
-        if not self.fits(variables):
+        if not self.fits(now):
             return False
         known = {*wanted.modules, *(wanted.allowed or ())}
         return wanted == self.wanted or (self._modules.issuperset(wanted.modules) and self._modules.issubset(known))
 
-    def fits(self, variables: Mapping[str, str]) -> bool:
-        """Whether a parent that is started now, with these variables, would load the same from the same places."""
-        now, then = _surroundings(variables), self.surroundings
+    def fits(self, now: _Surroundings) -> bool:
+        """Whether a parent that is started now would load the same from the same places."""
+        then = self.surroundings
         if not self.alive or (now.environment, now.folder) != (then.environment, then.folder):
             return False
         if now.path == then.path:

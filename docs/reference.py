@@ -90,7 +90,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "missing": ("There is no baseline.", "Record one: `pytest --perf-update=new`."),
     "outdated": (
-        "The test changed since its baseline: its code (not the step that `perf` is given), fixtures, settings.",
+        (
+            "The test changed since its baseline: its code (but not a step that `perf` is given by name), fixtures, "
+            "constants, parameters or measurement settings."
+        ),
         "Record it again: `pytest --perf-update`.",
     ),
     "waived": (

@@ -129,7 +129,7 @@ class Ratios:
     def of_node(self, members: Sequence[int]) -> tuple[Floats, tuple[bool, ...]]:
         """The members' log ratios in the rounds with all of them (rounds, members), and the orders of these rounds."""
         own = self.values[:, list(members)]
-        whole: NDArray[np.bool_] = np.isfinite(own).all(axis=1)
+        whole = np.asarray(np.isfinite(own).all(axis=1))
         return own[whole], tuple(itertools.compress(self.head_second, whole.tolist()))
 
 

@@ -36,7 +36,9 @@ from pytest_perfdl.results.curve import JudgedCurve, RankComparison
 from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion, WaiverFile
 from pytest_perfdl.results.trace_files import TRACE_PATH, kept, paths_of
 from pytest_perfdl.results.verdict import (
+    CaseVerdict,
     Cause,
+    GroupVerdict,
     Judgement,
     MetricVerdict,
     OperatorSides,
@@ -110,6 +112,10 @@ class TestForm(msgspec.Struct):
     """Number of ranks; 0 without a process group."""
     rank_times: tuple[RankComparison, ...]
     breakdowns: tuple[StepBreakdown, ...]
+    cases: tuple[CaseVerdict, ...]
+    """Those of a table; empty for other tests."""
+    groups: tuple[GroupVerdict, ...]
+    """Groups of cases that got slower."""
     blame: list[dict[str, Any]]
     """Causes of times and of memory, which have different fields."""
     memory: tuple[MemoryChange, ...]

@@ -16,7 +16,7 @@ from pathlib import Path
 from pytest_perfdl.fixture.requests import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.judge.ranks import mean_side, rank_side
 from pytest_perfdl.judge.work import join_work, operator_sides
-from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
+from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat, table_pilot
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import (
     BaselineError,
@@ -213,6 +213,8 @@ class Measurement:
     def _commands(self, info: CallInfo, *, flops: bool) -> Script:
         context = self.context
         plan = replace(self.test.plan, period=info.period)
+        if info.cases:
+            return table_pilot(plan, info)
         return one_repeat(
             plan,
             info,

@@ -325,15 +325,15 @@ def record(
     Returns how long each of the last `steps` waited for a CPU that other processes used, in nanoseconds.
     """
     refuse_running()
-    traced = device.activity()
-    profiler: _Profiler = (
-        _HostProfiler(path, warmup, memory, stacks)
-        if traced is None
-        else _DeviceProfiler(path, warmup, steps, memory, stacks, traced)
-    )
     delays, refusal = [], Refusal()
     device.synchronize()
     with profiler_chatter():
+        traced = device.activity()
+        profiler: _Profiler = (
+            _HostProfiler(path, warmup, memory, stacks)
+            if traced is None
+            else _DeviceProfiler(path, warmup, steps, memory, stacks, traced)
+        )
         profiler.start()
     try:
         with profiled_steps(), state.run_delay_reader() as run_delay_ns:

@@ -647,7 +647,7 @@ def modes(gpu: Gpu) -> list[Any]:
     """What makes operators launch kernels, and `device="cuda"` mean the stand-in."""
     import torch
     from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
     from torch.utils._pytree import tree_leaves
 
     tensors = Tensors(gpu)
@@ -695,7 +695,8 @@ def modes(gpu: Gpu) -> list[Any]:
                 moved(out, "HtoD (Pageable -> Device)", waits=not kwargs.get("non_blocking"))
             elif leaves and is_known:
                 moved(tensor, "DtoH (Device -> Pageable)", waits=True)
-                out = tensor.detach().clone()
+                with _disable_current_modes():
+                    out = tensor.detach().clone()
             else:
                 out = tensor
             return out.to(*rest) if rest else out
@@ -712,7 +713,7 @@ def modes(gpu: Gpu) -> list[Any]:
                 return func(*args, **(kwargs or {}))
             out = func(*args, **(kwargs or {}))
             results = plain(out)
-            if not func.is_view and name not in ("detach", "alias", "_unsafe_view", "_to_copy"):
+            if not func.is_view and name != "_unsafe_view":
                 for tensor in results:
                     tensors.add(tensor)
                 gpu.launch(f"void stand_in::{name}_kernel(float*)", self.cost_ns(func, given, args, kwargs, out))

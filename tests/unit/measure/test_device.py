@@ -314,3 +314,10 @@ def test_ranks_take_devices_by_their_numbers(simulated, monkeypatch, cards, aske
 def test_ranks_of_nccl_need_its_device():
     with pytest.raises(PerfError, match="needs CUDA, which is not available: use backend='gloo'"):
         process_group.join(MeasurementPlan(warmup=1, steps=1, ranks=2, backend="nccl"), 1)
+
+
+def test_which_attention_kernels_are_allowed(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "flash_sdp_enabled", lambda: False)
+    monkeypatch.setattr(torch.backends.cuda, "mem_efficient_sdp_enabled", lambda: True)
+    monkeypatch.setattr(torch.backends.cuda, "math_sdp_enabled", lambda: True)
+    assert device.sdpa_kernels() == "mn"

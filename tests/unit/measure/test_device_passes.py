@@ -5,7 +5,8 @@ import torch
 from stand_in import stand_in_gpu
 from stand_in.stand_in_gpu import Card, Setup
 
-from pytest_perfdl.measure import counted_pass, device, profiled_pass, program, timed_pass
+from pytest_perfdl.machine import state
+from pytest_perfdl.measure import calibration, counted_pass, device, profiled_pass, program, timed_pass
 from pytest_perfdl.measure.commands import Count, Profile, Settle, Time
 from pytest_perfdl.measure.loops import Aside
 from pytest_perfdl.model.record import Finding
@@ -204,6 +205,7 @@ def test_memory_is_counted_by_the_devices_allocator(simulate, tmp_path):
     del kept
 
 
+@pytest.mark.long
 def test_growth_is_what_every_period_keeps(simulate, tmp_path):
     simulate()
     kept = []
@@ -256,3 +258,39 @@ def test_lost_kernels_are_noticed(simulate, tmp_path):
     left = torch.ones(64, 64, device="cuda")
     found = profiled(lambda _: ([left.relu() for _ in range(4)], None)[1], tmp_path)
     assert [each.code for each in found.findings if each.level == "invalid"]
+
+
+def test_the_rates_of_a_device_are_those_of_its_kernels(simulate, monkeypatch):
+    card = Card(flops_per_s=2e8, bytes_per_s=5e8, L2_cache_size=2**20)
+    simulate(cards=[card])
+    quiet = state.Load(wall_s=2.0, others_s=0.0, helpers_s=0.0)
+    monkeypatch.setattr(state.Busy, "since", lambda *_: quiet)
+    for name, value in {"SIDES": (64, 128), "LARGEST_SET": 2**21, "REPEAT_NS": 20 * MS, "_EVENTS": 10}.items():
+        monkeypatch.setattr(calibration, name, value)
+    assert calibration.place(on_device=True) == "cuda"
+    key = calibration.prepare(torch.get_num_threads(), "cuda")
+    assert key.startswith("stand-in-gpu-108sm-x1-")
+    found = calibration.calibrate(key, "cuda", seconds=0.01)
+    assert found.flops_per_s == pytest.approx(dict.fromkeys(found.flops_per_s, 2e8), rel=0.01)
+    # A sum reads all of its working set, and writes next to nothing.
+    assert dict(found.bandwidths) == pytest.approx({2**18: 5e8, 2**20: 5e8, 2**21: 5e8}, rel=0.01)
+    assert found.cache_bytes == 2**20
+
+
+def test_a_device_that_does_not_tell_its_cache_is_taken_to_have_a_small_one(simulate):
+    simulate(cards=[Card(L2_cache_size=0)])
+    assert calibration._cache_bytes("cuda") == calibration._UNKNOWN_CACHE
+
+
+def test_rates_of_a_device_that_is_not_there(capsys, tmp_path):
+    assert calibration.main(["1", "device", str(tmp_path / "machine.json"), "0"]) == 1
+    assert capsys.readouterr().err == "torch finds no GPU\n"
+
+
+def test_kernels_that_an_operator_launches_are_replayed_on_the_device(simulate):
+    simulate()
+    dims = [[64, 64], [64, 64]]
+    call = calibration.Recorded("aten::mm", dims, ["float", "float"], [[64, 1], [64, 1]], ["", ""])
+    (found,) = calibration.ratios({"mm": call}, "bfloat16", "cuda")
+    # The stand-in's products take as long in any element type.
+    assert found == ("mm", pytest.approx((1.0, 1.0, 1.0), rel=0.01))

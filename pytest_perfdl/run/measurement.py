@@ -48,6 +48,7 @@ from pytest_perfdl.run.paired_rounds import failure, last_error, object_walks, u
 from pytest_perfdl.system import clocks
 from pytest_perfdl.workers.channel import Origins, PhaseReport, Shown
 from pytest_perfdl.workers.checkout import Checkout
+from pytest_perfdl.workers.forks import ROUNDS_IN_A_ROW
 from pytest_perfdl.workers.process import user_stack
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
@@ -255,7 +256,7 @@ class Measurement:
             number = len(self.repeats) + 1
             self._announce(number, of or wanted)
             started = clocks.monotonic()
-            remote = self._fork_repeat() or self._start_repeat(number)
+            remote = self._fork_repeat(of or wanted) or self._start_repeat(number)
             seconds = clocks.monotonic() - started
             self.context.progress.end_repeat(seconds)
             assert self._first is not None
@@ -320,16 +321,17 @@ class Measurement:
                 )
         return remote
 
-    def _fork_repeat(self) -> RemoteTest | None:
+    def _fork_repeat(self, of: int) -> RemoteTest | None:
         """A recorded repeat in a forked process, as in rounds; `None` if a new process must be started.
 
-        Repeats that are judged against stored ones are few, and started.
+        Repeats that are judged against stored ones are few, and started. Many are forked from several parents: the
+        repeats of one are alike, as their memory is.
         """
         shown, processes = self.remote.shown, self.context.processes
         if not (self.context.recording and self._forks) or self.test.plan.ranks or shown is None:
             return None
         try:
-            parent = processes.parent(self.test, (shown, shown))
+            parent = processes.parent(self.test, (shown, shown), wait=of > ROUNDS_IN_A_ROW + 1)
             unfrozen = self._unfrozen or any(call.object_walks for call in shown.calls)
             remote = processes.start(self.test, self._script, parent=parent, unfrozen=unfrozen)
             remote.finish()
@@ -337,7 +339,7 @@ class Measurement:
                 raise ForkError("the test passes in a new process, but fails in a forked process")
             if not unfrozen and object_walks(remote):
                 self._unfrozen = True
-                return self._fork_repeat()
+                return self._fork_repeat(of)
         except WorkerError:
             # Newly started processes then show whether the test itself fails.
             self._forks = False

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.config.settings import Settings
-from pytest_perfdl.measure.commands import CallInfo
+from pytest_perfdl.measure.commands import CallInfo, Profile, Time
 from pytest_perfdl.measure.sizes import TimeLimit
 from pytest_perfdl.model.errors import ForkError
 from pytest_perfdl.model.metrics import general
@@ -203,9 +203,25 @@ class Processes:
                 parent=parent,
                 interpreter=interpreter,
             )
-        remote = RemoteTest(test.item, worker, script, forward=first)
+        remote = RemoteTest(test.item, worker, self._undisturbed(script), forward=first)
         self._running = [*(each for each in self._running if not each.over), remote]
         return remote
+
+    def _undisturbed(self, script: Callable[[CallInfo], Script]) -> Callable[[CallInfo], Script]:
+        """The same script; nothing is loaded beside steps that it times or profiles."""
+
+        def undisturbed(info: CallInfo) -> Script:
+            steps, reply = script(info), None
+            try:
+                while True:
+                    command = steps.send(reply)
+                    if command is not None:
+                        self._forks.hold(isinstance(command, (Time, Profile)))
+                    reply = yield command
+            except StopIteration as stop:
+                return stop.value
+
+        return undisturbed
 
     def _caches_of(self, test: PerfTest, checkout: Checkout | None, *, cold: bool) -> Path:
         """The folder of a side's compiler caches; a new one where it must be empty.
@@ -241,15 +257,17 @@ class Processes:
             return self._forks.present(None if file is None else Common((("torch", file),), None), test.plan.threads)
         return None
 
-    def parent(self, test: PerfTest, shown: tuple[Shown, Shown]) -> ForkParent:
+    def parent(self, test: PerfTest, shown: tuple[Shown, Shown], *, wait: bool = False) -> ForkParent:
         """What to fork both workers of a round from, given what the first process of each side has shown.
+
+        With `wait`, others have their turns after some rounds in any case; otherwise, once they have loaded.
 
         Raises
         ------
         ForkError
             When workers of this test are to be started.
         """
-        return self._forks.parent(common(*shown), test.plan.threads)
+        return self._forks.parent(common(*shown), test.plan.threads, wait=wait)
 
     def end(self, *, gently: bool) -> None:
         """End every worker that is still alive; gently, as Ctrl-C would, with its fixtures torn down."""

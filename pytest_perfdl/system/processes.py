@@ -144,6 +144,13 @@ def end(group: int) -> None:
     _guard.remove(group)
 
 
+def stop(group: int, stopped: bool) -> None:
+    """Stop a guarded process group, or let it go on; one that has ended is left alone."""
+    if _guard.holds(group):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGSTOP if stopped else signal.SIGCONT)
+
+
 def end_and_wait(process: Waited) -> None:
     """Kill the guarded process group of a child now, and wait for the child, unless the system does not let it end."""
     end(process.pid)

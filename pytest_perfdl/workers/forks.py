@@ -38,12 +38,15 @@ USED_BY_WORKERS = (
     "pytest_perfdl.trace",
 )
 """Of our own, what measuring needs; importing them imports no torch."""
-ROUNDS_OF_A_PARENT = 8
-"""Rounds that are forked from one parent.
+PARENTS = 3
+"""Parents that the rounds of a test, or the repeats of a recording, are forked from in turns.
 
-Its forks share the places of everything in memory, which are worth a few percent of a step's time: what one parent's
-rounds say is renewed before they are many. A parent takes about as long as one started round.
+The forks of one parent share the places of everything in memory, which are worth a few percent of a step's time.
 """
+ROUNDS_IN_A_ROW = 3
+"""Rounds that are forked from one parent before the next one's turn."""
+ROUNDS_OF_A_PARENT = 24
+"""Rounds of tests that load the same after which a parent is replaced."""
 _CACHE = "perfdl/modules"
 _LOADING_SECONDS = 120.0
 """Longest that loading the modules may take."""
@@ -96,7 +99,8 @@ def common(base: Shown, head: Shown) -> Common:
 class Forks:
     """The parents that processes of a run are forked from; tests that load the same share them.
 
-    There is one for rounds and one for the first processes of tests, which may be the same.
+    There are some for rounds and one for the first processes of tests, which may be one of them. Those of rounds load
+    while processes start and warm up: they are held while steps are timed (`hold`).
 
     Parameters
     ----------
@@ -106,7 +110,8 @@ class Forks:
 
     def __init__(self, preload: tuple[str, ...] = ()) -> None:
         self._preload = preload
-        self._parent: ForkParent | None = None
+        self._pool: list[ForkParent] = []
+        """Those of rounds; all of them load the same."""
         self._first: ForkParent | None = None
         self._unfit: dict[object, str] = {}
         """By kind of fork server, why this kind cannot be used."""
@@ -122,10 +127,13 @@ class Forks:
         What is wrong with it `parent` will say.
         """
         with contextlib.suppress(ForkError):
-            self._begin(wanted, threads)
+            if not self._serving(wanted, threads):
+                self._begin(wanted, threads)
 
-    def parent(self, wanted: Common, threads: int, *, first: bool = False) -> ForkParent:
+    def parent(self, wanted: Common, threads: int, *, first: bool = False, wait: bool = False) -> ForkParent:
         """A parent for both sides of one round.
+
+        Another one than in the last round has its turn after some rounds, once it has loaded.
 
         Parameters
         ----------
@@ -135,17 +143,30 @@ class Forks:
             Intra-op threads of the workers.
         first
             Whether first processes are forked from it from now on, rather than a round.
+        wait
+            Whether the next one is waited for when it has its turn.
 
         Raises
         ------
         ForkError
         """
-        parent = self._loaded(self._begin(wanted, threads))
+        serving = self._serving(wanted, threads)
+        loaded = serving if wait else [each for each in serving if each.is_loaded] or serving
+        parent = self._loaded(min(loaded, key=_turns) if loaded else self._begin(wanted, threads))
         if first:
             self._keep(first=parent)
-        else:
-            parent.rounds += 1
+            return parent
+        all_loaded = all(each.is_loaded for each in serving)
+        if len(serving) < PARENTS and all_loaded and (wait or (parent.rounds + 1) % ROUNDS_IN_A_ROW == 0):
+            with contextlib.suppress(ForkError):
+                self._begin(wanted, threads)
+        parent.rounds += 1
         return parent
+
+    def hold(self, held: bool) -> None:
+        """Stop the parents that still load, or let them go on."""
+        for parent in self._parents():
+            parent.hold(held)
 
     def present(self, otherwise: Common | None, threads: int) -> ForkParent:
         """The parent for first processes that is there, if it fits this process as it is now; else another one.
@@ -168,7 +189,7 @@ class Forks:
         """End the parents, and with them what is still forked from them."""
         for parent in self._parents():
             parent.close()
-        self._first = self._parent = None
+        self._first, self._pool = None, []
 
     def _loaded(self, parent: ForkParent) -> ForkParent:
         try:
@@ -176,37 +197,40 @@ class Forks:
         except ForkError as error:
             self._unfit[parent.wanted, parent.surroundings] = str(error)
             parent.close()
-            self._first, self._parent = (None if each is parent else each for each in (self._first, self._parent))
+            self._first = None if self._first is parent else self._first
+            self._pool = [each for each in self._pool if each is not parent]
             raise
         return parent
 
+    def _serving(self, wanted: Common, threads: int) -> list[ForkParent]:
+        """Those that are there for rounds that load what is wanted."""
+        now = _surroundings(environment(threads))
+        if (wanted, now) in self._unfit:
+            raise ForkError(self._unfit[wanted, now])
+        return [each for each in self._parents() if each.rounds < ROUNDS_OF_A_PARENT and each.serves(wanted, now)]
+
     def _begin(self, wanted: Common, threads: int) -> ForkParent:
-        variables = environment(threads)
-        key = wanted, (now := _surroundings(variables))
-        if key in self._unfit:
-            raise ForkError(self._unfit[key])
-        for there in self._parents():
-            if there.rounds < ROUNDS_OF_A_PARENT and there.serves(wanted, now):
-                return there
+        """Start another one for rounds."""
+        serving, variables = self._serving(wanted, threads), environment(threads)
         try:
             parent = ForkParent(wanted, variables, self._preload)
         except ForkError as error:
-            self._unfit[key] = str(error)
+            self._unfit[wanted, _surroundings(variables)] = str(error)
             raise
-        self._keep(rounds=parent)
+        self._keep(pool=[*serving, parent])
         return parent
 
-    def _keep(self, *, first: ForkParent | None = None, rounds: ForkParent | None = None) -> None:
-        """Keep a parent for one of both purposes; one that serves none any more is closed."""
+    def _keep(self, *, first: ForkParent | None = None, pool: list[ForkParent] | None = None) -> None:
+        """Keep parents for one of both purposes; those that serve none any more are closed."""
         former = self._parents()
-        self._first, self._parent = first or self._first, rounds or self._parent
+        self._first, self._pool = first or self._first, self._pool if pool is None else pool
         for parent in former:
             if parent not in self._parents():
                 parent.close()
 
     def _parents(self) -> list[ForkParent]:
-        """Those that are there, that of rounds first."""
-        return [parent for parent in dict.fromkeys((self._parent, self._first)) if parent is not None]
+        """Those that are there, those of rounds first."""
+        return [parent for parent in dict.fromkeys((*self._pool, self._first)) if parent is not None]
 
 
 def last_loaded(cache: pytest.Cache | None, threads: int, *, start: str) -> Forks:
@@ -276,8 +300,9 @@ class ForkParent:
         self.surroundings = _surroundings(variables)
         self.roots: tuple[tuple[str, str], ...] = ()
         """Modules that were imported, with their files; the others that are loaded came with these."""
-        self._deadline = clocks.monotonic() + _LOADING_SECONDS
-        self._is_loaded = False
+        self._is_read = False
+        """Whether it is known what it has loaded."""
+        self._is_held = False
         self._modules: frozenset[tuple[str, str]] = frozenset()
         self._in_step = True
         """Whether every message so far was answered."""
@@ -293,12 +318,24 @@ class ForkParent:
         ForkError
             When they cannot be, or the process is not fit to be forked.
         """
-        if self._is_loaded:
+        if self._is_read:
             return
-        answer = self._answer(self._deadline, _LOADING_SECONDS)
+        self.hold(False)
+        answer = self._answer(clocks.monotonic() + _LOADING_SECONDS, _LOADING_SECONDS)
         if answer.problem:
             raise ForkError(answer.problem)
-        self._is_loaded, self._modules, self.roots = True, frozenset(answer.loaded), answer.roots
+        self._is_read, self._modules, self.roots = True, frozenset(answer.loaded), answer.roots
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether `load` would not wait."""
+        return self._is_read or bool(select.select([self._channel.fileno()], [], [], 0)[0])
+
+    def hold(self, held: bool) -> None:
+        """Stop the process while it loads, or let it go on."""
+        if self._is_held != held and not self._is_read:
+            self._is_held = held
+            processes.stop(self._process.pid, held)
 
     def serves(self, wanted: Common, now: _Surroundings) -> bool:
         """Whether it loads what is wanted, and nothing beyond what may be loaded by the way."""
@@ -447,6 +484,11 @@ def unsupported() -> str:
     except OSError as error:
         return f"this system cannot monitor forked processes: {error.strerror}"
     return ""
+
+
+def _turns(parent: ForkParent) -> int:
+    """How many turns it has had."""
+    return parent.rounds // ROUNDS_IN_A_ROW
 
 
 def _has_one_of(names: Collection[str], place: str) -> bool:

@@ -16,6 +16,8 @@ from pytest_perfdl.system import processes
 from pytest_perfdl.workers import forks
 from pytest_perfdl.workers.channel import CallShown, Shown, pair
 from pytest_perfdl.workers.forks import (
+    PARENTS,
+    ROUNDS_IN_A_ROW,
     ROUNDS_OF_A_PARENT,
     Common,
     ForkParent,
@@ -220,16 +222,35 @@ def shelf():
     made.close()
 
 
+def take(shelf, wanted, rounds, *, wait=True):
+    """The numbers, in the order of their first rounds, of the parents that some rounds are forked from."""
+    parents = [shelf.parent(wanted, 1, wait=wait) for _ in range(rounds)]
+    numbers = {parent: number for number, parent in enumerate(dict.fromkeys(parents))}
+    return [numbers[parent] for parent in parents]
+
+
 @pytest.mark.long
-def test_a_parent_is_shared_by_tests_that_load_the_same_and_renewed_after_some_rounds(library, shelf):
+def test_several_parents_take_turns_and_are_renewed_after_some_rounds(library, shelf):
+    (first,) = library(first_lib="")
+    wanted = Common((first,), ())
+    assert take(shelf, wanted, 12) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 0, 0]
+    pool = list(shelf._pool)
+    assert len(pool) == PARENTS
+    for parent in pool:
+        parent.rounds = ROUNDS_OF_A_PARENT - 1
+    assert [shelf.parent(wanted, 1) for _ in range(PARENTS)] == pool
+    renewed = shelf.parent(wanted, 1)
+    assert renewed not in pool
+    assert renewed.alive
+    assert not pool[0].alive
+
+
+@pytest.mark.long
+def test_parents_that_load_other_modules_or_have_ended_are_not_shared(library, shelf):
     first, second = library(first_lib="", second_lib="")
-    parents = [shelf.parent(Common((first,), ()), 1) for _ in range(ROUNDS_OF_A_PARENT)]
-    assert len(set(map(id, parents))) == 1
-    renewed = shelf.parent(Common((first,), ()), 1)
-    assert renewed is not parents[0]
-    assert (parents[0].alive, renewed.alive) == (False, True)
+    one = shelf.parent(Common((first,), ()), 1)
     another = shelf.parent(Common((first, second), ()), 1)
-    assert another is not renewed, "it loads other modules"
+    assert another is not one, "it loads other modules"
     other_threads = shelf.parent(Common((first, second), ()), 2)
     assert other_threads is not another
     os.kill(other_threads.pid, signal.SIGKILL)
@@ -238,13 +259,48 @@ def test_a_parent_is_shared_by_tests_that_load_the_same_and_renewed_after_some_r
     assert shelf.parent(Common((first, second), ()), 2).alive
 
 
+@pytest.mark.long
+def test_a_parent_that_loads_is_held_while_steps_are_timed_and_has_its_turn_once_it_has_loaded(library, shelf):
+    (slow,) = library(slow_lib="import time; time.sleep(0.5)")
+    wanted = Common((slow,), ())
+    assert take(shelf, wanted, ROUNDS_IN_A_ROW, wait=False) == [0, 0, 0]
+    one, other = shelf._pool
+    shelf.hold(True)
+    assert status(other.pid) == "T"
+    assert status(one.pid) == "S", "it has loaded"
+    assert take(shelf, wanted, 1, wait=False) == [0]
+    assert shelf._pool == [one, other], "one at a time"
+    shelf.hold(False)
+    other.load()
+    assert shelf.parent(wanted, 1) is other
+    shelf.hold(True)
+    assert status(other.pid) == "S"
+
+
+@pytest.mark.long
+def test_a_parent_that_is_held_goes_on_when_it_is_waited_for(library, shelf):
+    (slow,) = library(slow_lib="import time; time.sleep(0.5)")
+    shelf.prepare(Common((slow,), ()), 1)
+    shelf.hold(True)
+    assert shelf.parent(Common((slow,), ()), 1).alive
+
+
+def status(pid):
+    """State of a process as Linux gives it: T if it is stopped, S if it waits."""
+    while True:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state != "R":
+            return state
+        time.sleep(0.01)
+
+
 def test_a_parent_that_was_prepared_is_taken_where_it_loads_what_is_wanted(library, shelf):
     first, second = library(first_lib="", second_lib="")
     shelf.prepare(Common((first,), ()), 1)
-    prepared = shelf._parent
+    (prepared,) = shelf._pool
     assert shelf.parent(Common((first,), ()), 1) is prepared
     shelf.prepare(Common((first,), ()), 1)
-    assert shelf._parent is prepared, "the one that is there serves"
+    assert shelf._pool == [prepared], "the one that is there serves"
     assert shelf.parent(Common((first, second), ()), 1) is not prepared
     assert not prepared.alive
 
@@ -332,7 +388,7 @@ def test_without_a_sound_note_nothing_is_there(kept, start):
             forks.present(None, 1)
     finally:
         forks.close()
-    assert last_loaded(None, 1, start=start)._parent is None
+    assert last_loaded(None, 1, start=start)._pool == []
 
 
 def test_what_is_wrong_with_a_prepared_parent_is_said_when_it_is_asked_for(library, shelf):
@@ -341,7 +397,7 @@ def test_what_is_wrong_with_a_prepared_parent_is_said_when_it_is_asked_for(libra
     with pytest.raises(ForkError, match="not today"):
         shelf.parent(Common((odd,), ()), 1)
     shelf.prepare(Common((odd,), ()), 1)
-    assert shelf._parent is None, "it is not tried again"
+    assert shelf._pool == [], "it is not tried again"
 
 
 def test_a_parent_that_was_refused_is_not_tried_again(library, shelf, monkeypatch):

@@ -88,12 +88,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure_rates(arguments: argparse.Namespace) -> int:
     """Measure the peak rates alone, as a run that writes a first baseline does."""
-    from pytest_perfdl.measure.calibration import has_device, prepare
+    from pytest_perfdl.measure.calibration import place, prepare
     from pytest_perfdl.run.machine_rates import calibrated, location
 
-    if arguments.device and not has_device():
+    device = place(on_device=arguments.device)
+    if not device:
         raise CommandError("torch finds no GPU: remove --device to benchmark the CPU")
-    key = prepare(arguments.threads, "cuda" if arguments.device else "cpu")
+    key = prepare(arguments.threads, device)
     stored = None if arguments.out else store(arguments)
     out = location(stored, key) if stored else arguments.out
     known = _load_known(out, again=arguments.again)

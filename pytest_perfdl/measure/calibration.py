@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from torch.autograd.profiler import profile
 
 from pytest_perfdl.machine import processors, state
 from pytest_perfdl.machine.rates import Machine
+from pytest_perfdl.measure.device import HOST, available, current, initialize, synchronize
 from pytest_perfdl.measure.environment import describe, profiler_chatter
 from pytest_perfdl.model.errors import ConstantsError
 from pytest_perfdl.stats.quantiles import quantile
@@ -68,14 +70,14 @@ class Recorded:
 def prepare(threads: int, device: str = "cpu", key_extra: tuple[str, ...] = ()) -> str:
     """Let operators use as many threads, or a device; what tells this machine and its torch from others."""
     torch.set_num_threads(threads)
-    if device != "cpu":
-        torch.cuda.init()
+    if device != HOST:
+        initialize(device)
     return f"{describe(threads, key_extra)[0].slug} torch {torch.__version__}"
 
 
-def has_device() -> bool:
-    """Whether operators can run on a device."""
-    return torch.cuda.is_available()
+def place(*, on_device: bool) -> str:
+    """Where operators can run, as torch calls it: "cpu", "cuda"; empty if there is no device."""
+    return available() if on_device else HOST
 
 
 def ratios(calls: Mapping[str, Recorded], form: Form, device: str) -> Iterator[tuple[str, Ratio | None]]:
@@ -260,17 +262,7 @@ def _in_turns(
 
 def _replayed_ns(function: Callable[..., Any], args: Sequence[Any], loops: int, device: str) -> int:
     """Nanoseconds of some calls, with what they start on the device."""
-    _synchronize(device)
-    begun = clocks.perf_counter_ns()
-    for _ in range(loops):
-        function(*args)
-    _synchronize(device)
-    return clocks.perf_counter_ns() - begun
-
-
-def _synchronize(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize()
+    return _called_ns(functools.partial(function, *args), loops, device)
 
 
 # Measures peak rates of this machine in a few seconds: FLOP/s by element type, and bandwidth by working-set size.
@@ -346,7 +338,7 @@ def calibrate(key: str, device: str = "cpu", *, seconds: float = SECONDS, say: S
     key
         What tells this machine and its torch from others (`calibration.prepare`).
     device
-        `"cpu"` or `"cuda"`.
+        As `place` gives it.
     seconds
         For the repeats.
     say
@@ -483,27 +475,25 @@ def _event_ns() -> float:
 
 def _cache_bytes(device: str) -> int:
     """Size of the last-level cache: as the system says (Linux), or the device; 32 MiB where neither does."""
-    if device != "cpu":
-        return int(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "L2_cache_size", 0)) or (
-            _UNKNOWN_CACHE
-        )
-    return processors.last_cache_bytes(Path("/")) or _UNKNOWN_CACHE
+    used = None if device == HOST else current()
+    found = processors.last_cache_bytes(Path("/")) if used is None else used.properties().cache_bytes
+    return found or _UNKNOWN_CACHE
 
 
 def _called_ns(call: Callable[[], object], loops: int, device: str) -> int:
     """Nanoseconds of some calls, with what they start on the device; 1 at least."""
-    if device != "cpu":
-        torch.cuda.synchronize()
+    if device != HOST:
+        synchronize()
     begun = clocks.perf_counter_ns()
     for _ in range(loops):
         call()
-    if device != "cpu":
-        torch.cuda.synchronize()
+    if device != HOST:
+        synchronize()
     return max(clocks.perf_counter_ns() - begun, 1)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Calibrate and write a file: `THREADS DEVICE FILE SECONDS [NAME ...]`.
+    """Calibrate and write a file: `THREADS DEVICE FILE SECONDS [NAME ...]`; DEVICE is "cpu" or "device".
 
     0 seconds stand for the usual ones; names are of the context that belongs to the key too.
 
@@ -511,6 +501,8 @@ def main(arguments: Sequence[str]) -> int:
     """
     threads, device, file, seconds, *key_extra = arguments
     try:
+        if not (device := place(on_device=device != HOST)):
+            raise ConstantsError("torch finds no GPU")
         key = prepare(int(threads), device, tuple(key_extra))
         calibrate(key, device, seconds=float(seconds) or SECONDS).save(Path(file))
     except (ConstantsError, OSError) as error:

@@ -15,17 +15,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.analysis.account.peak import GROWING_STEPS
-from pytest_perfdl.measure import process_group, profiled_pass
+from pytest_perfdl.measure import device, process_group, profiled_pass
 from pytest_perfdl.measure.commands import Count, Counted
 from pytest_perfdl.measure.memory_pass import held_storages
-from pytest_perfdl.measure.optional import Optional
-from pytest_perfdl.measure.timed_pass import synchronize, uses_device
+from pytest_perfdl.measure.optional import Optional, unmeasured
 from pytest_perfdl.model.metrics import GROWTH
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.system.folders import delete_file
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import MemoryFigures
+    from pytest_perfdl.measure.device import Device
     from pytest_perfdl.measure.loops import Aside
 
 
@@ -225,8 +225,10 @@ def run(command: Count) -> Generator[bool, Aside | None, Counted]:
     growth: float | None = None
     complete = False
     with Optional("no-memory", "memory", notes):
-        measuring = _device_memory(command, notes) if uses_device() else _host_memory(command, static or 0.0, notes)
-        memory = yield from measuring
+        used = device.current()
+        memory = yield from (
+            _host_memory(command, static or 0.0, notes) if used is None else _device_memory(command, used, notes)
+        )
         complete = not command.flops
     # Ranks that take other steps than each other would wait forever: where one has to look closer, all do.
     counted, keeps = process_group.current().agree(every=memory.kept is not None, some=(memory.kept or 0) > 0)
@@ -296,11 +298,13 @@ def _host_memory(command: Count, static: float, notes: list[Finding]) -> Generat
 def _growth(command: Count, notes: list[Finding]) -> Generator[bool, Aside | None, float]:
     """Bytes that each period of further steps keeps once garbage is collected, a step; 0 unless all of them do."""
     count = GROWING_STEPS + 1
-    if uses_device():
+    if (used := device.current()) is not None:
         held = []
         for _ in range(count):
             yield from _window(command, last=False)
-            held.append(_held_on_device())
+            gc.collect()
+            used.synchronize()
+            held.append(used.memory().allocated)
         kept = [after - before for before, after in itertools.pairwise(held)]
     else:
         figures = yield from _recorded(command, 0, notes, last=False, periods=count)
@@ -309,14 +313,6 @@ def _growth(command: Count, notes: list[Finding]) -> Generator[bool, Aside | Non
     last = kept[-GROWING_STEPS:]
     grows = len(last) == GROWING_STEPS and all(each > 0 for each in last)
     return sum(last) / GROWING_STEPS / command.steps if grows else 0.0
-
-
-def _held_on_device() -> int:
-    import torch
-
-    gc.collect()
-    synchronize()
-    return int(torch.cuda.memory_allocated())
 
 
 def _recorded(
@@ -353,31 +349,33 @@ def _recorded(
     return figures
 
 
-def _device_memory(command: Count, notes: list[Finding]) -> Generator[bool, Aside | None, _Memory]:
-    import torch
-
+def _device_memory(command: Count, used: Device, notes: list[Finding]) -> Generator[bool, Aside | None, _Memory]:
     if command.exemplar is None:
         yield from _window(command, last=False)
     else:
         with Optional("no-memory-picture", "the memory timeline", notes):
             yield from _recorded(command, 0, notes, last=False)
-    synchronize()
-    before = torch.cuda.memory_stats()
-    static = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
+    used.synchronize()
+    before = used.memory()
+    used.forget_peak()
     yield from _window(command, last=not command.flops)
-    synchronize()
-    after = torch.cuda.memory_stats()
+    used.synchronize()
+    after = used.memory()
 
-    def per_step(name: str) -> float:
-        return float(after[name] - before[name]) / command.steps
+    def per_step(first: int | None, last: int | None) -> float | None:
+        return None if first is None or last is None else (last - first) / command.steps
 
-    return _Memory(
-        allocations=per_step("allocation.all.allocated"),
-        alloc_bytes=per_step("allocated_bytes.all.allocated"),
-        peak=float(torch.cuda.max_memory_allocated() - static),
-        kept=float(torch.cuda.memory_allocated() - static),
+    found = _Memory(
+        allocations=per_step(before.allocations, after.allocations),
+        alloc_bytes=per_step(before.allocated_bytes, after.allocated_bytes),
+        peak=None if after.peak is None else float(after.peak - before.allocated),
+        kept=float(after.allocated - before.allocated),
     )
+    absent = {"the number and bytes of allocations": found.allocations, "peak memory": found.peak}
+    if lacking := [name for name, value in absent.items() if value is None]:
+        why = f"the allocator of {used.name} does not count them"
+        notes.append(unmeasured("no-memory", " and ".join(lacking), why))
+    return found
 
 
 def _window(command: Count, *, last: bool) -> Generator[bool, Aside | None, None]:
@@ -391,9 +389,7 @@ def _static_bytes() -> float:
 
     The device's allocator knows; on the host the tensors that Python can reach are added up, each storage once.
     """
-    import torch
-
-    if uses_device():
-        synchronize()
-        return float(torch.cuda.memory_allocated())
+    if (used := device.current()) is not None:
+        used.synchronize()
+        return float(used.memory().allocated)
     return float(sum(held.bytes for held in held_storages().values()))

@@ -16,8 +16,7 @@ from pathlib import Path
 from pytest_perfdl.machine import proc
 from pytest_perfdl.machine.processors import least_quota
 from pytest_perfdl.machine.state import seed_everything
-from pytest_perfdl.measure import process_group
-from pytest_perfdl.measure.timed_pass import uses_device
+from pytest_perfdl.measure import device, process_group
 from pytest_perfdl.model.record import Key, MeasurementPlan, Scalar
 
 
@@ -83,24 +82,24 @@ def _brand() -> str:
 
 
 def _accelerators() -> dict[str, Scalar]:
-    if not uses_device():
+    used = device.current()
+    if used is None:
         return {"accelerator": None, "accelerators": 0}
-    import torch
-
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return {
-        "accelerator": properties.name,
-        "accelerators": torch.cuda.device_count(),
-        # A partition (MIG) keeps the name of its card and differs in size.
-        "multiprocessors": properties.multi_processor_count,
-        "memory_gib": round(properties.total_memory / 2**30),
-    }
+    found = used.properties()
+    parts: dict[str, Scalar] = {"accelerator": found.name, "accelerators": found.count}
+    # A partition (MIG) keeps the name of its card and differs in size.
+    if found.multiprocessors is not None:
+        parts["multiprocessors"] = found.multiprocessors
+    if found.memory_bytes is not None:
+        parts["memory_gib"] = round(found.memory_bytes / 2**30)
+    return parts
 
 
 def _slug(parts: Mapping[str, Scalar], extra: list[str]) -> str:
     words = []
     if parts.get("accelerator"):
-        words.append(f"{parts['accelerator']}-{parts['multiprocessors']}sm-x{parts['accelerators']}")
+        size = f"-{parts['multiprocessors']}sm" if "multiprocessors" in parts else ""
+        words.append(f"{parts['accelerator']}{size}-x{parts['accelerators']}")
     numbers = "".join(f"{name[0]}{parts[name]}" for name in ("family", "model", "stepping") if parts[name])
     words += [f"{parts['cpu']}-{numbers}", f"{parts['capability']}"]
     words += [f"{parts['cores']}c-{parts['threads']}t", *extra]
@@ -117,17 +116,11 @@ def _context(threads: int) -> dict[str, Scalar]:
         "os": f"{platform.system()} {platform.release()}",
         "threads": threads,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "device": "cuda" if uses_device() else "cpu",
+        "device": device.HOST,
         "flags": _flags(),
     }
-    if uses_device():
-        context |= {
-            "device": "hip" if torch.version.hip else "cuda",
-            "cuda": torch.version.cuda or torch.version.hip,
-            "cudnn": torch.backends.cudnn.version(),
-            "driver": _driver(),
-        }
-    return context
+    used = device.current()
+    return context if used is None else context | used.versions()
 
 
 def _flags() -> str:
@@ -138,28 +131,11 @@ def _flags() -> str:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "mkldnn": torch.backends.mkldnn.enabled,
         "matmul": torch.get_float32_matmul_precision(),
-        "sdp": "".join(
-            letter
-            for letter, enabled in (
-                ("f", torch.backends.cuda.flash_sdp_enabled()),
-                ("m", torch.backends.cuda.mem_efficient_sdp_enabled()),
-                ("n", torch.backends.cuda.math_sdp_enabled()),
-            )
-            if enabled
-        ),
+        "sdp": device.sdpa_kernels(),
     }
-    if uses_device():
-        flags |= {"cudnn": torch.backends.cudnn.enabled, "benchmark": torch.backends.cudnn.benchmark}
+    if (used := device.current()) is not None:
+        flags |= used.flags()
     return " ".join(f"{name}={value}" for name, value in flags.items())
-
-
-def _driver() -> str:
-    try:
-        text = Path("/proc/driver/nvidia/version").read_text()
-    except OSError:
-        return ""
-    match = re.search(r"(\d+\.\d+(?:\.\d+)?)", text)
-    return match[1] if match else ""
 
 
 # Prepares the process before a test's fixtures are set up, to reduce noise.

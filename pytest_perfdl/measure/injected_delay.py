@@ -15,8 +15,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from pytest_perfdl.measure import device
 from pytest_perfdl.measure.commands import Profiled
-from pytest_perfdl.measure.timed_pass import synchronize
 from pytest_perfdl.model.record import INJECTED, Finding
 from pytest_perfdl.system.clocks import perf_counter_ns
 
@@ -53,7 +53,7 @@ class Delay:
 
     def wait(self, part: float = 1.0) -> None:
         """Wait as long as that, or for a part of it, keeping the CPU busy."""
-        synchronize()
+        device.synchronize()
         end = perf_counter_ns() + round(self.wait_ns * part)
         while perf_counter_ns() < end:
             pass

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.analysis.account.peak import GROWING_STEPS, Allocation, Recorded, Window, peak_account
 from pytest_perfdl.analysis.events.origins import is_user_code
-from pytest_perfdl.measure import compiling, process_group
+from pytest_perfdl.measure import compiling, device, process_group
 from pytest_perfdl.measure.commands import Attribute, Attributed
 from pytest_perfdl.measure.environment import profiler_chatter
 from pytest_perfdl.measure.profiled_pass import Refusal, module_ranges
-from pytest_perfdl.measure.timed_pass import synchronize, uses_device
 from pytest_perfdl.model.memory import Category, Held, Phase
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.trace.annotations import MODULE, SETUP, WAIT
@@ -232,15 +231,16 @@ def run(command: Attribute) -> Generator[bool, Aside | None, Attributed]:
             yield from _step(last=index == command.steps - 1)
         if command.growth:
             gc.collect()
-        synchronize()
+        device.synchronize()
+    used = device.current()
+    place = device.HOST if used is None else used.name
     end()
     periods = tuple(
         Window(recorder.steps[at][0], recorder.steps[at + command.steps - 1][1])
         for at in range(0, len(recorder.steps) - command.steps + 1, command.steps)
     )
-    device = _device()
-    recorded = Recorded(recorder.allocations, recorder.foreign.get(device, ()), periods, recorder.lines)
-    account = peak_account(recorded, held, device, growth=command.growth)
+    recorded = Recorded(recorder.allocations, recorder.foreign.get(place, ()), periods, recorder.lines)
+    account = peak_account(recorded, held, place, growth=command.growth)
     said = [note.message for note in notes] + ([_GAVE_UP] if recorder.gave_up else [])
     return Attributed(replace(account, notes=(*account.notes, *said)))
 
@@ -249,18 +249,8 @@ def _step(*, last: bool) -> Generator[bool, Aside | None, None]:
 
     mark(BEGIN)
     yield last
-    synchronize()
+    device.synchronize()
     mark(END)
-
-
-def _device() -> str:
-    """Where the steps compute."""
-    if not uses_device():
-        return "cpu"
-    import torch
-
-    torch_cuda: Any = torch.cuda
-    return f"cuda:{torch_cuda.current_device()}"
 
 
 # The role of every tensor that Python can reach: parameter, gradient, optimizer state or other.

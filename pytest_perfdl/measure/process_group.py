@@ -15,12 +15,16 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from pytest_perfdl.machine import state
+from pytest_perfdl.measure import device
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.launch import LOOPBACK, STORE
 from pytest_perfdl.model.record import MeasurementPlan
 
 HOST_BACKEND = "gloo"
 """Runs on every machine that torch.distributed runs on."""
+
+_DEVICE_BACKENDS = {"cuda": "nccl", "xpu": "xccl"}
+"""What torch.distributed usually runs on devices of a type."""
 
 COLLECTIVES_LATER_SECONDS = 30.0
 """By how much collectives time out later than the orchestrating process does."""
@@ -112,12 +116,12 @@ def join(plan: MeasurementPlan, seconds: float) -> None:
     PerfError
         torch.distributed cannot make the group; the message says why.
     """
-    import torch
-
-    if "nccl" in (plan.backend or _usual_backend()):
-        if not torch.cuda.is_available():
-            raise PerfError(f"backend={plan.backend!r} needs CUDA, which is not available: use backend='gloo'")
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    kind = device.available()
+    backend, of_device = plan.backend or _usual_backend(), _DEVICE_BACKENDS.get(kind, "")
+    if of_device and of_device in backend:
+        device.select(kind, int(os.environ["LOCAL_RANK"]))
+    elif "nccl" in backend:
+        raise PerfError(f"backend={plan.backend!r} needs CUDA, which is not available: use backend='gloo'")
     # The orchestrating process ends a job that hangs, and says where its ranks are: it has to be first.
     seconds += COLLECTIVES_LATER_SECONDS
     timeout = timedelta(seconds=seconds)
@@ -221,9 +225,9 @@ def described() -> dict[str, Any] | None:
 
 
 def _usual_backend() -> str:
-    import torch
-
-    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else HOST_BACKEND
+    kind = device.available()
+    of_device = _DEVICE_BACKENDS.get(kind)
+    return f"{device.HOST}:{HOST_BACKEND},{kind}:{of_device}" if of_device else HOST_BACKEND
 
 
 def _first_line(error: BaseException) -> str:

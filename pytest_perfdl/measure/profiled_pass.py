@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pytest_perfdl.machine import state
-from pytest_perfdl.measure import compiling, process_group
+from pytest_perfdl.measure import compiling, device, process_group
 from pytest_perfdl.measure.commands import Profile, Profiled
 from pytest_perfdl.measure.environment import profiled_steps, profiler_chatter
 from pytest_perfdl.measure.optional import Optional
-from pytest_perfdl.measure.timed_pass import synchronize, uses_device
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.metrics import is_of_device
 from pytest_perfdl.model.record import Finding
@@ -244,12 +243,12 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
                 own = activity(trace)
     finally:
         delete_file(path, Path(command.scratch))
-    device = uses_device()
+    traced = device.activity() is not None
     return Profiled(
         step_ns=tables.step_ns,
         rows=tables.rows,
-        counts={name: counts for name, counts in tables.counts.items() if device or not is_of_device(name)},
-        device_busy_ns=tables.device_busy_ns if device else None,
+        counts={name: counts for name, counts in tables.counts.items() if traced or not is_of_device(name)},
+        device_busy_ns=tables.device_busy_ns if traced else None,
         signatures=tables.step_signatures,
         findings=(*_findings(tables, steps_found, command.steps), *_recorded(trace), *notes),
         exemplar=str(stored) if stored else None,
@@ -326,14 +325,15 @@ def record(
     Returns how long each of the last `steps` waited for a CPU that other processes used, in nanoseconds.
     """
     refuse_running()
-    profiler: _Profiler = (
-        _DeviceProfiler(path, warmup, steps, memory, stacks)
-        if uses_device()
-        else _HostProfiler(path, warmup, memory, stacks)
-    )
     delays, refusal = [], Refusal()
-    synchronize()
+    device.synchronize()
     with profiler_chatter():
+        traced = device.activity()
+        profiler: _Profiler = (
+            _HostProfiler(path, warmup, memory, stacks)
+            if traced is None
+            else _DeviceProfiler(path, warmup, steps, memory, stacks, traced)
+        )
         profiler.start()
     try:
         with profiled_steps(), state.run_delay_reader() as run_delay_ns:
@@ -347,7 +347,7 @@ def record(
                     refusal.end()
                 refusal.check()
                 # Device work that outlives its window would be cut off here and carried over there.
-                synchronize()
+                device.synchronize()
                 if after_step is not None:
                     after_step()
                 delays.append(run_delay_ns() - before)
@@ -372,7 +372,7 @@ class _DeviceProfiler:
     `repeat=1`, since the schedule would otherwise start the next, empty cycle and the export would hold that.
     """
 
-    def __init__(self, path: Path, warmup: int, steps: int, memory: bool, stacks: bool) -> None:
+    def __init__(self, path: Path, warmup: int, steps: int, memory: bool, stacks: bool, activity: Any) -> None:
         from torch.profiler import ProfilerActivity, profile, schedule
 
         class Profile(profile):
@@ -385,7 +385,7 @@ class _DeviceProfiler:
             finished.export_chrome_trace(str(path))
 
         self._profiler = Profile(
-            activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
+            activities=[ProfilerActivity.CPU, activity],
             schedule=schedule(wait=0, warmup=warmup, active=steps, repeat=1),
             record_shapes=True,
             profile_memory=memory,

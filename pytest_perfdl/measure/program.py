@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.machine.state import Helpers, run_delay_reader
-from pytest_perfdl.measure import compiling, counted_pass, memory_pass, profiled_pass, timed_pass
+from pytest_perfdl.measure import compiling, counted_pass, device, memory_pass, profiled_pass, timed_pass
 from pytest_perfdl.measure.commands import (
     Attribute,
     Calibrate,
@@ -308,7 +308,7 @@ class Program:
             children, threads = Helpers.now().since(helpers)
             self.had_children |= children
             self.had_threads |= threads
-            self.had_device |= timed_pass.uses_device()
+            self.had_device |= device.current() is not None
             self._recompiles += len(result.compiles)
             self.tracer = self.tracer or result.tracer
             self.object_walks += result.object_walks
@@ -344,10 +344,10 @@ class Program:
         while True:
             fastest = sys.maxsize
             for step in range(1, CALIBRATING + 1):
-                timed_pass.synchronize()
+                device.synchronize()
                 start = perf_counter_ns()
                 yield False
-                timed_pass.synchronize()
+                device.synchronize()
                 fastest = min(fastest, perf_counter_ns() - start)
                 # The first one may load or compile something; of two that are surely long enough a third says nothing.
                 if step > 1 and fastest > SURELY * command.least_ns:
@@ -386,20 +386,21 @@ class Program:
                             return Settled(steps + len(durations), settled=False, spread=float("inf"), step_ns=shortest)
                     # Ranks agree at the ends of blocks only: between steps, it would change what overlaps.
                     late = alone and spent_ns > command.seconds * 1e9 and len(durations) % command.period == 0
-                timed_pass.synchronize()
+                device.synchronize()
+                used = device.current()
                 whole = perf_counter_ns() - block_start - setups
                 count = len(durations)
                 # A host that runs ahead of its device says little about single steps.
-                typical = [whole // count] * count if timed_pass.uses_device() else durations
+                typical = [whole // count] * count if used is not None else durations
                 recent = (*recent, *typical)[-2 * command.block :]
                 later = typical[1:] if steps == 0 and count > 1 else typical
                 steps += count
-                medians.append(statistics.median(durations))
+                medians.append(statistics.median(typical))
                 if len(medians) > 1:
                     spread = medians[-1] / max(medians[-2], 1) - 1
                 quiet = compiling.events() == compiled_before
                 settled = steps >= command.least and quiet and abs(spread) < SETTLED_WITHIN
-                if timed_pass.uses_device():
+                if used is not None:
                     spent_ns += max(0, whole - sum(durations))
                 late = late or steps >= command.most or spent_ns > command.seconds * 1e9
                 settled, late = self._ranks.agree(every=settled, some=late or shortest > command.longest_ns)

@@ -1,11 +1,13 @@
 """The timed pass: steps in blocks, without the profiler, synchronizing the device around blocks only.
 
 Synchronizing around every step would hide causes of regressions: lost launch-ahead of the CPU, and waits in `.item()`.
-On a device single steps are timed by events on the stream, which need no synchronization.
+On a device single steps are timed by events on the stream, which need no synchronization: a step is what the stream
+does from the end of the step before. The last step of a block also has what other streams do after that.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Generator
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_perfdl.machine import reference_load, state
 from pytest_perfdl.machine.processors import least_quota
-from pytest_perfdl.measure import compiling
+from pytest_perfdl.measure import compiling, device
 from pytest_perfdl.measure.commands import Block, Time, Timed
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.process_group import ONE_PROCESS, Ranks
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 _WORTH_ASKING_NS = 100_000
 """Shortest step about which the scheduler is asked."""
+_IDLE_WAIT_NS = 100_000
+"""Waiting for a device that is idle takes about 10 µs, and no longer than this."""
+_NO_EVENTS = "no-events"
 _REFERENCE_RUNS = 3
 """Runs of the reference load before the steps and again after them: with their warm-ups about 40 ms in all."""
 
@@ -39,8 +44,12 @@ class _Clock(Protocol):
         """Mark a moment, which is the end of a step if `step` is its number."""
         ...
 
+    def wait(self) -> None:
+        """Wait until all that was started before the last mark has ended."""
+        ...
+
     def durations_ns(self) -> list[int]:
-        """Time between successive marks; called after a synchronization."""
+        """Time between successive marks; called after `wait`."""
         ...
 
     def delays_ns(self) -> list[int]:
@@ -75,6 +84,9 @@ class _HostClock:
                 self._compiled.look(f"step {step}")
         self._start = perf_counter_ns()
 
+    def wait(self) -> None:
+        pass
+
     def durations_ns(self) -> list[int]:
         return self._durations
 
@@ -86,24 +98,50 @@ class _HostClock:
         return self._known_delay - before
 
 
-class _DeviceClock:
-    """CUDA events on the current stream: what the device saw, resolution about 0.5 µs."""
+class _WaitingClock(_HostClock):
+    """The host's clock, which waits for the device before every mark.
 
-    def __init__(self, cuda: Any, compiled: compiling.Watch) -> None:
-        self._cuda = cuda
-        self._compiled = compiled
-        self._marks: list[Any] = []
+    For devices without timing events, and where what is done between steps must not count.
+    """
+
+    def __init__(self, used: device.Device, run_delay_ns: Callable[[], int], compiled: compiling.Watch) -> None:
+        super().__init__(run_delay_ns, compiled)
+        self._used = used
 
     def mark(self, step: int = 0) -> None:
-        event = self._cuda.Event(enable_timing=True)
-        event.record()
-        self._marks.append(event)
+        self._used.synchronize()
+        super().mark(step)
+
+
+class _DeviceClock:
+    """Events on the current stream: what the device saw, resolution about 0.5 µs.
+
+    A stream that the current one does not wait for may work on after the last mark: that belongs to the last step.
+    """
+
+    def __init__(self, used: device.Device, compiled: compiling.Watch) -> None:
+        self._used = used
+        self._compiled = compiled
+        self._marks: list[Any] = []
+        self._late = 0
+        """Nanoseconds that other streams took longer than the current one."""
+
+    def mark(self, step: int = 0) -> None:
+        self._marks.append(self._used.record_event())
         if step:
             self._compiled.look(f"step {step}")
 
+    def wait(self) -> None:
+        self._marks[-1].synchronize()
+        begun = perf_counter_ns()
+        self._used.synchronize()
+        late = perf_counter_ns() - begun
+        self._late = late if late > _IDLE_WAIT_NS else 0
+
     def durations_ns(self) -> list[int]:
-        pairs = zip(self._marks, self._marks[1:], strict=False)
-        return [int(before.elapsed_time(after) * 1e6) for before, after in pairs]
+        durations = [self._used.elapsed_ns(before, after) for before, after in itertools.pairwise(self._marks)]
+        durations[-1] += self._late
+        return durations
 
     def delays_ns(self) -> list[int]:
         return []
@@ -129,17 +167,15 @@ def run(
     with state.run_delay_reader() as run_delay_ns:
         for number in range(1, command.blocks + 1):
             asides: list[Aside | None] = []
-            synchronize()
+            device.synchronize()
             ranks.barrier()
-            clock = _clock(run_delay_ns, compiled, synchronized=prepares)
+            clock = _clock(run_delay_ns, compiled, notes, synchronized=prepares)
             before = state.Usage.now()
             clock.mark()
             for step in range(1, command.block + 1):
                 asides.append((yield command.last and number == command.blocks and step == command.block))
-                if prepares:
-                    synchronize()
                 clock.mark((number - 1) * command.block + step)
-            synchronize()
+            clock.wait()
             after = state.Usage.now()
             ranks.barrier()
             setups = [aside.setup_ns if aside else 0 for aside in asides]
@@ -197,22 +233,10 @@ def _reference_ns(wanted: bool, notes: list[Finding]) -> tuple[int, ...]:
     """Time the reference load while the device is idle too."""
     if not wanted:
         return ()
-    synchronize()
+    device.synchronize()
     with Optional("no-reference", "machine speed", notes), state.run_delay_reader() as run_delay_ns:
         return reference_load.reference_ns(_REFERENCE_RUNS, run_delay_ns)
     return ()
-
-
-def synchronize() -> None:
-    """Wait for the device, if this process uses one."""
-    cuda = _initialized_cuda()
-    if cuda is not None:
-        cuda.synchronize()
-
-
-def uses_device() -> bool:
-    """Whether CUDA (or ROCm, which torch calls the same) is in use in this process."""
-    return _initialized_cuda() is not None
 
 
 def lower_quartile(values: tuple[int, ...]) -> int:
@@ -224,13 +248,16 @@ def lower_quartile(values: tuple[int, ...]) -> int:
     return round(quantile(values, 0.25))
 
 
-def _clock(run_delay_ns: Callable[[], int], compiled: compiling.Watch, *, synchronized: bool) -> _Clock:
-    cuda = _initialized_cuda()
-    if cuda is None or synchronized:
+def _clock(
+    run_delay_ns: Callable[[], int], compiled: compiling.Watch, notes: list[Finding], *, synchronized: bool
+) -> _Clock:
+    """What times the steps of a block; a note says where that hides something."""
+    used = device.current()
+    if used is None:
         return _HostClock(run_delay_ns, compiled)
-    return _DeviceClock(cuda, compiled)
-
-
-def _initialized_cuda() -> Any:
-    cuda = sys.modules.get("torch.cuda")
-    return cuda if cuda is not None and cuda.is_initialized() else None
+    if not synchronized and used.times_events:
+        return _DeviceClock(used, compiled)
+    if not (synchronized or any(note.code == _NO_EVENTS for note in notes)):
+        text = f"events of {used.name} have no times, so every step was waited for: what the CPU launches ahead is lost"
+        notes.append(Finding("note", _NO_EVENTS, text))
+    return _WaitingClock(used, run_delay_ns, compiled)

@@ -12,10 +12,10 @@ from pytest_perfdl.model.record import Better
 
 COUNT_SCOPE = ("torch", "flags", "device")
 """Context fields that must be equal for operators, launches and FLOPs to be compared exactly."""
-BYTE_SCOPE = (*COUNT_SCOPE, "threads", "cpu_capability")
+BYTE_SCOPE = (*COUNT_SCOPE, "threads", "cpu_capability", "allocator")
 """The same for sizes and allocations."""
 CONTEXT = ("python", "os", *BYTE_SCOPE, "cuda", "cudnn", "driver")
-"""All context fields; the last three only if steps use a device."""
+"""All context fields; `allocator` and the last three only if steps use a device."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ def calibrated(
         raise ConstantsError(why)
     with for_a_while("calibration") as folder:
         file = folder / FILE
-        options = [str(threads), "cuda" if on_device else "cpu", str(file), str(seconds or 0), *key_extra]
+        options = [str(threads), "device" if on_device else "cpu", str(file), str(seconds or 0), *key_extra]
         command = module_command(sys.executable, "pytest_perfdl.measure.calibration", *options)
         try:
             # What it starts computes until it is killed, so that must not outlive this process.

@@ -48,8 +48,8 @@ def measure_constants(
     from pytest_perfdl.measure.calibration import calibrate
 
     graph = task_graph(trace)
-    device = "cuda" if graph.on_device else "cpu"
-    if graph.on_device and not calibration.has_device():
+    device = calibration.place(on_device=graph.on_device)
+    if not device:
         raise ConstantsError(
             "the trace was recorded on a GPU, but torch finds no GPU here: run the command on the machine of the trace"
         )

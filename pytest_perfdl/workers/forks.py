@@ -39,7 +39,7 @@ USED_BY_WORKERS = (
 )
 """Of our own, what measuring needs; importing them imports no torch."""
 PARENTS = 3
-"""Parents that the rounds of a test, or the repeats of a recording, are forked from in turns.
+"""Parents that the rounds of a test, or the repeats of a recording, are forked from, one after the other.
 
 The forks of one parent share the places of everything in memory, which are worth a few percent of a step's time.
 """

@@ -11,7 +11,7 @@ import textwrap
 import pytest
 from plugin.project import SHORT
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("device")]
 
 MODEL = """
 import pytest

@@ -293,7 +293,7 @@ def key(root, monkeypatch, files, cores=4):
         backends=types.SimpleNamespace(cpu=types.SimpleNamespace(get_cpu_capability=lambda: "DEFAULT"))
     )
     monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setattr(environment, "uses_device", lambda: False)
+    monkeypatch.setattr(environment.device, "current", lambda: None)
     monkeypatch.setattr(environment.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
     monkeypatch.setattr(environment.platform, "processor", lambda: "aarch64")
     for name, text in files.items():

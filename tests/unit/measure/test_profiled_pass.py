@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from torch.profiler import ProfilerActivity
 
 from pytest_perfdl.analysis.efficiency.roofline import sm_efficiency_est
 from pytest_perfdl.measure import process_group, profiled_pass
@@ -76,7 +77,7 @@ def test_the_exemplar_is_the_median_step_and_of_ranks_the_one_in_the_middle(monk
     found = trace(*(step(number, 100 * number, length) for number, length in lengths.items()))
     monkeypatch.setattr(profiled_pass, "record", recorded)
     monkeypatch.setattr(profiled_pass, "read_written", lambda _: found)
-    monkeypatch.setattr(profiled_pass, "uses_device", lambda: False)
+    monkeypatch.setattr(profiled_pass.device, "activity", lambda: None)
     monkeypatch.setattr(profiled_pass, "module_ranges", lambda _: contextlib.nullcontext())
     running = profiled_pass.run(Profile(steps=3, warmup=0, scratch=str(tmp_path), exemplar=True, ranks=ranks))
     next(running)
@@ -98,7 +99,7 @@ def test_what_is_known_of_the_installed_software_is_in_the_record(monkeypatch, t
     monkeypatch.setattr("pytest_perfdl.machine.fitness.installed_version", packages.get)
     monkeypatch.setattr(profiled_pass, "record", recorded)
     monkeypatch.setattr(profiled_pass, "read_written", lambda _: found)
-    monkeypatch.setattr(profiled_pass, "uses_device", lambda: True)
+    monkeypatch.setattr(profiled_pass.device, "activity", lambda: ProfilerActivity.CUDA)
     monkeypatch.setattr(profiled_pass, "module_ranges", lambda _: contextlib.nullcontext())
     running = profiled_pass.run(Profile(steps=1, warmup=0, scratch=str(tmp_path), exemplar=False))
     next(running)
@@ -122,7 +123,7 @@ def profiled(monkeypatch, tmp_path, events, steps):
     found = trace(*events)
     monkeypatch.setattr(profiled_pass, "record", recorded)
     monkeypatch.setattr(profiled_pass, "read_written", lambda _: found)
-    monkeypatch.setattr(profiled_pass, "uses_device", lambda: True)
+    monkeypatch.setattr(profiled_pass.device, "activity", lambda: ProfilerActivity.CUDA)
     monkeypatch.setattr(profiled_pass, "module_ranges", lambda _: contextlib.nullcontext())
     running = profiled_pass.run(Profile(steps=steps, warmup=0, scratch=str(tmp_path), exemplar=False))
     next(running)
@@ -179,7 +180,7 @@ def test_published_figures_are_in_the_record_of_a_test(monkeypatch, tmp_path, na
     found = read(corpus_file(name))
     monkeypatch.setattr(profiled_pass, "record", recorded)
     monkeypatch.setattr(profiled_pass, "read_written", lambda _: found)
-    monkeypatch.setattr(profiled_pass, "uses_device", lambda: True)
+    monkeypatch.setattr(profiled_pass.device, "activity", lambda: ProfilerActivity.CUDA)
     monkeypatch.setattr(profiled_pass, "module_ranges", lambda _: contextlib.nullcontext())
     running = profiled_pass.run(Profile(steps=1, warmup=0, scratch=str(tmp_path), exemplar=False))
     next(running)
@@ -203,7 +204,7 @@ def alone():
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("device", [None, ProfilerActivity.CUDA], ids=["host", "device"])
 @pytest.mark.parametrize("fails", [False, True], ids=["ends", "raises"])
 def test_the_profiler_stops_after_what_collectives_have_left_to_record(monkeypatch, tmp_path, fails, device):
     """The end of a collective that is recorded later is written into memory that the profiler has freed.
@@ -223,7 +224,7 @@ def test_the_profiler_stops_after_what_collectives_have_left_to_record(monkeypat
         hashlib.pbkdf2_hmac("sha256", b"", b"", 300_000)  # without the interpreter's lock
         ended.append(True)
 
-    monkeypatch.setattr(profiled_pass, "uses_device", lambda: device)
+    monkeypatch.setattr(profiled_pass.device, "activity", lambda: device)
     monkeypatch.setattr(process_group, "let_collectives_end", asks)
     monkeypatch.setattr(process_group, "LATE_SECONDS", 60)
     steps = profiled_pass.record(tmp_path / "profile.json", 1, 1, memory=False, keep_last_result=False)

@@ -1,0 +1,296 @@
+"""The timed and the counted pass on the stand-in, whose times are known exactly."""
+
+import pytest
+import torch
+from stand_in import stand_in_gpu
+from stand_in.stand_in_gpu import Card, Setup
+
+from pytest_perfdl.machine import state
+from pytest_perfdl.measure import calibration, counted_pass, device, profiled_pass, program, timed_pass
+from pytest_perfdl.measure.commands import Count, Profile, Settle, Time
+from pytest_perfdl.measure.loops import Aside
+from pytest_perfdl.model.record import Finding
+from pytest_perfdl.system import clocks
+
+from .answers import Conversation
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def simulate(monkeypatch):
+    """Puts a stand-in into torch, which is used, and lets the package read its clock."""
+    installed = []
+
+    def put(operators=True, clock=None, **setup):
+        gpu = stand_in_gpu.Gpu(Setup(jitter=0, **setup), clock or stand_in_gpu.ManualClock())
+        installed.append(stand_in_gpu.install(gpu, operators=operators))
+        for module in (timed_pass, clocks, program):
+            monkeypatch.setattr(module, "perf_counter_ns", gpu.clock.now)
+        device.initialize("cuda")
+        return gpu
+
+    yield put
+    for each in installed:
+        each.remove()
+
+
+def drive(steps, step):
+    """Run a pass; `step` gets the number of each."""
+    number, aside = 0, None
+    while True:
+        try:
+            steps.send(aside)
+        except StopIteration as stop:
+            return stop.value
+        aside = step(number)
+        number += 1
+
+
+def timed(step, *, blocks=1, block=4, prepares=False):
+    return drive(timed_pass.run(Time(blocks, block), iterates=False, prepares=prepares), step)
+
+
+def test_a_step_is_what_the_stream_does_and_the_host_runs_ahead(simulate):
+    gpu = simulate()
+    begun, taken = gpu.clock.now(), (3 * MS, 5 * MS, 4 * MS, 3 * MS)
+    waited = []
+
+    def step(number):
+        waited.append(gpu.clock.now() - begun)
+        gpu.launch("work", taken[number])
+
+    found = timed(step)
+    assert found.step_ns == pytest.approx(taken, rel=0.002)
+    # All four are launched before the first has ended.
+    assert waited[-1] < MS
+    (block,) = found.blocks
+    assert block.wall_ns == pytest.approx(15 * MS, rel=0.01)
+    assert found.delay_ns == ()
+    assert not found.findings
+
+
+def test_a_wait_for_a_value_is_part_of_its_step(simulate):
+    gpu = simulate()
+    number = torch.ones(1, device="cuda")
+
+    def step(index):
+        gpu.launch("work", 2 * MS)
+        if index % 2:
+            number.item()
+            gpu.clock.moment += 3 * MS  # what the host does while the device is idle
+
+    assert timed(step).step_ns == pytest.approx((2 * MS, 5 * MS) * 2, rel=0.02)
+
+
+def test_work_on_a_stream_that_nothing_waits_for_belongs_to_the_last_step(simulate):
+    gpu = simulate()
+    side = torch.cuda.Stream()
+
+    def step(_):
+        gpu.launch("work", 2 * MS)
+        with torch.cuda.stream(side):
+            gpu.launch("on the side", 3 * MS)
+
+    found = timed(step, block=2)
+    # The stream on the side ends after six milliseconds.
+    assert found.step_ns == pytest.approx((2 * MS, 4 * MS), rel=0.02)
+    assert found.blocks[0].wall_ns == pytest.approx(6 * MS, rel=0.01)
+
+
+def test_a_step_that_changes_the_stream_is_timed_on_the_one_that_it_ends_on(simulate):
+    gpu = simulate()
+    side = torch.cuda.Stream()
+
+    def step(_):
+        torch.cuda.set_stream(side)
+        gpu.launch("work", 2 * MS)
+
+    assert timed(step, block=3).step_ns == pytest.approx((2 * MS,) * 3, rel=0.02)
+
+
+def test_a_block_ends_when_all_used_devices_are_idle(simulate):
+    gpu = simulate(cards=[Card(), Card()])
+    with torch.cuda.stream(torch.cuda.Stream(1)):
+        held = torch.ones(4, device="cuda")
+
+    def step(_):
+        gpu.launch("work", 2 * MS)
+        gpu.free[1, 0] = max(gpu.free[1, 0], gpu.clock.now()) + 4 * MS
+
+    assert timed(step, block=2).blocks[0].wall_ns == pytest.approx(8 * MS, rel=0.01)
+    assert gpu.clock.now() >= max(gpu.free.values())
+    del held
+
+
+def test_blocks_do_not_overlap(simulate):
+    gpu = simulate()
+    ends = []
+
+    def step(number):
+        if number % 2 == 0:
+            # The mark before the first step is an event itself.
+            ends.append(max(gpu.free.values()) <= gpu.clock.now() + stand_in_gpu.LATENCY_NS)
+        gpu.launch("work", 2 * MS)
+
+    found = timed(step, blocks=3, block=2)
+    assert ends == [True] * 3
+    assert max(gpu.free.values()) <= gpu.clock.now()
+    assert [block.wall_ns for block in found.blocks] == pytest.approx([4 * MS] * 3, rel=0.01)
+
+
+def test_without_times_of_events_every_step_is_waited_for_and_a_note_says_so_once(simulate):
+    gpu = simulate(lacks=["timing"])
+    found = timed(lambda _: gpu.launch("work", 2 * MS) and None, blocks=2, block=3)
+    assert found.step_ns == pytest.approx((2 * MS,) * 6, rel=0.01)
+    assert found.findings == (
+        Finding(
+            "note",
+            "no-events",
+            "events of cuda:0 have no times, so every step was waited for: what the CPU launches ahead is lost",
+        ),
+    )
+
+
+def test_what_is_prepared_between_steps_does_not_count(simulate):
+    gpu = simulate()
+
+    def step(_):
+        begun = gpu.clock.now()
+        gpu.launch("preparing", 7 * MS)
+        device.synchronize()
+        setup = gpu.clock.now() - begun
+        gpu.launch("work", 2 * MS)
+        return Aside(setup_ns=setup)
+
+    found = timed(step, prepares=True)
+    assert found.step_ns == pytest.approx((2 * MS,) * 4, rel=0.01)
+    assert found.findings == ()
+
+
+def test_warming_up_goes_on_until_the_device_is_steady(simulate):
+    gpu = simulate()
+    host = Conversation(Settle(least=2, most=20, block=2, seconds=1.0))
+    # Launching takes the same time in each; the clocks of the device rise.
+    taken = iter([9, 9, 6, 6, 4, 4, 4, 4, *[4] * 20])
+    for _ in program.Program(host).steps():
+        gpu.clock.moment += MS // 10
+        gpu.launch("work", next(taken) * MS)
+    settled = host.answers[0]
+    assert (settled.steps, settled.settled) == (8, True)
+    assert settled.step_ns == pytest.approx(4 * MS, rel=0.05)
+
+
+def counted(step, tmp_path, *, flops=False, steps=2):
+    return drive(counted_pass.run(Count(steps, str(tmp_path), flops=flops)), step)
+
+
+def test_memory_is_counted_by_the_devices_allocator(simulate, tmp_path):
+    simulate()
+    kept = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+    torch.empty(2**24, dtype=torch.uint8, device="cuda")  # a peak before the steps
+
+    def step(_):
+        torch.empty(2**21, dtype=torch.uint8, device="cuda")
+        torch.empty(2**22, dtype=torch.uint8, device="cuda")
+
+    found = counted(step, tmp_path)
+    assert found.counts == {
+        "allocations": 2,
+        "alloc_bytes": 2**21 + 2**22,
+        "peak_memory": 2**20 + 2**22,
+        "static_memory": 2**20,
+    }
+    assert found.findings == ()
+    del kept
+
+
+@pytest.mark.long
+def test_growth_is_what_every_period_keeps(simulate, tmp_path):
+    simulate()
+    kept = []
+    found = counted(lambda _: kept.append(torch.empty(1024, dtype=torch.uint8, device="cuda")), tmp_path, flops=True)
+    assert found.counts[counted_pass.GROWTH] == 1024
+
+
+def test_what_an_allocator_does_not_count_is_absent_with_a_note(simulate, tmp_path):
+    simulate(operators=False)
+    torch.cuda.current_allocated_memory = lambda: 512
+    try:
+        del torch.cuda.memory_stats
+        found = counted(lambda _: None, tmp_path)
+    finally:
+        del torch.cuda.current_allocated_memory
+        torch.cuda.memory_stats = None
+    assert found.counts == {"static_memory": 512}
+    (note,) = found.findings
+    assert note.message == (
+        "the number and bytes of allocations and peak memory could not be measured (the allocator of cuda:0 does not "
+        "count them); other metrics are not affected"
+    )
+
+
+def profiled(step, tmp_path):
+    return drive(profiled_pass.run(Profile(3, 1, str(tmp_path), exemplar=False)), step)
+
+
+def test_profiled_steps_have_kernels_and_launches(simulate, tmp_path):
+    simulate(clock=stand_in_gpu.HostClock())
+    left, right = (torch.ones(64, 64, device="cuda") for _ in range(2))
+    found = profiled(lambda _: (torch.mm(left, right).relu(), None)[1], tmp_path)
+    assert found.counts["kernels"] == found.counts["launches"] == found.counts["ops"] == (2, 2, 2)
+    assert all(0 < busy <= whole for busy, whole in zip(found.device_busy_ns, found.step_ns, strict=True))
+    assert {"device_busy", "launch_gap"} <= found.device.keys()
+    assert not [each for each in found.findings if each.level == "invalid"]
+
+
+def test_a_device_that_is_not_traced_has_no_figures_of_the_device(simulate, tmp_path):
+    simulate(lacks=["tracing"])
+    left = torch.ones(64, 64, device="cuda")
+    found = profiled(lambda _: (left.relu(), None)[1], tmp_path)
+    assert not {"kernels", "launches", "kernel_time"} & found.counts.keys()
+    assert found.counts["ops"]
+    assert found.device_busy_ns is None
+
+
+def test_lost_kernels_are_noticed(simulate, tmp_path):
+    simulate(clock=stand_in_gpu.HostClock(), lose_kernels=2)
+    left = torch.ones(64, 64, device="cuda")
+    found = profiled(lambda _: ([left.relu() for _ in range(4)], None)[1], tmp_path)
+    assert [each.code for each in found.findings if each.level == "invalid"]
+
+
+def test_the_rates_of_a_device_are_those_of_its_kernels(simulate, monkeypatch):
+    card = Card(flops_per_s=2e8, bytes_per_s=5e8, L2_cache_size=2**20)
+    simulate(cards=[card])
+    quiet = state.Load(wall_s=2.0, others_s=0.0, helpers_s=0.0)
+    monkeypatch.setattr(state.Busy, "since", lambda *_: quiet)
+    for name, value in {"SIDES": (64, 128), "LARGEST_SET": 2**21, "REPEAT_NS": 20 * MS, "_EVENTS": 10}.items():
+        monkeypatch.setattr(calibration, name, value)
+    assert calibration.place(on_device=True) == "cuda"
+    key = calibration.prepare(torch.get_num_threads(), "cuda")
+    assert key.startswith("stand-in-gpu-108sm-x1-")
+    found = calibration.calibrate(key, "cuda", seconds=0.01)
+    assert found.flops_per_s == pytest.approx(dict.fromkeys(found.flops_per_s, 2e8), rel=0.01)
+    # A sum reads all of its working set, and writes next to nothing.
+    assert dict(found.bandwidths) == pytest.approx({2**18: 5e8, 2**20: 5e8, 2**21: 5e8}, rel=0.01)
+    assert found.cache_bytes == 2**20
+
+
+def test_a_device_that_does_not_tell_its_cache_is_taken_to_have_a_small_one(simulate):
+    simulate(cards=[Card(L2_cache_size=0)])
+    assert calibration._cache_bytes("cuda") == calibration._UNKNOWN_CACHE
+
+
+def test_rates_of_a_device_that_is_not_there(capsys, tmp_path):
+    assert calibration.main(["1", "device", str(tmp_path / "machine.json"), "0"]) == 1
+    assert capsys.readouterr().err == "torch finds no GPU\n"
+
+
+def test_kernels_that_an_operator_launches_are_replayed_on_the_device(simulate):
+    simulate()
+    dims = [[64, 64], [64, 64]]
+    call = calibration.Recorded("aten::mm", dims, ["float", "float"], [[64, 1], [64, 1]], ["", ""])
+    (found,) = calibration.ratios({"mm": call}, "bfloat16", "cuda")
+    # The stand-in's products take as long in any element type.
+    assert found == ("mm", pytest.approx((1.0, 1.0, 1.0), rel=0.01))

@@ -158,7 +158,14 @@ def alone_in(rounds: Sequence[Round]) -> dict[str, list[float]]:
 
 
 def settle_table(
-    found: Judgement, gate: TableGate, rounds: Sequence[Round], alone: Alone, spent: Spent, new: Record, base: Record
+    found: Judgement,
+    gate: TableGate,
+    rounds: Sequence[Round],
+    alone: Alone,
+    spent: Spent,
+    new: Record,
+    base: Record,
+    now: Record,
 ) -> Judgement:
     """The judgement on a table whose times were compared.
 
@@ -168,17 +175,19 @@ def settle_table(
         Of everything but times.
     rounds
         Those that the rule asked for.
+    new, base, now
+        The current record, the baseline's, and what the baseline's code gives now.
     alone
         What named cases took in rounds without other cases.
     """
     assert new.table is not None
-    assert base.table is not None
+    assert now.table is not None
     if reason := broken(rounds, ()):
         metric = replace(_metric(CASE_TIME, gate.case_limit), verdict="invalid", reason=reason, rounds=len(rounds))
         return judgement(new, base, (*found.metrics, metric), None, "")
     told = _Told(gate, gate.judge(rounds, spent), rounds, alone, new)
     settled = judgement(new, base, (*found.metrics, *told.metrics), None, "")
-    findings = (*found.integrity, *_differing(base.table, new.table))
+    findings = (*found.integrity, *_differing(now.table, new.table))
     return replace(settled, cases=told.cases, groups=told.groups, integrity=findings)
 
 

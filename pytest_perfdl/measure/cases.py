@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.machine.state import Helpers, seed_everything
-from pytest_perfdl.measure import profiled_pass, timed_pass
+from pytest_perfdl.measure import device, profiled_pass
 from pytest_perfdl.measure.commands import (
     CaseOpened,
     CasesDescribed,
@@ -26,6 +26,7 @@ from pytest_perfdl.measure.commands import (
 )
 from pytest_perfdl.measure.global_state import GlobalState
 from pytest_perfdl.measure.loops import LEAST_STEP_NS, MOST_LOOPS
+from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.model.visible import visible
@@ -136,7 +137,7 @@ class CaseProgram:
             if call_ns < LEAST_CALL_NS:
                 spent, least = format_quantity(call_ns, "ns"), format_quantity(LEAST_CALL_NS, "ns")
                 return CaseOpened(problem=f"a call takes {spent}, less than {least}, which is too short to be timed")
-        except Exception as error:
+        except (Exception, PerfError) as error:
             return CaseOpened(problem=_said(error))
         self._step = step
         return CaseOpened(loops=self._loops)
@@ -146,13 +147,13 @@ class CaseProgram:
         helpers, walks = Helpers.now(), state.object_walks()
         try:
             taken = _steps(self._step, self._loops, command.steps)
-        except Exception as error:
+        except (Exception, PerfError) as error:
             return CaseTimed((), _said(error))
         children, threads = Helpers.now().since(helpers)
         self.object_walks += state.object_walks() - walks
         self.had_children |= children
         self.had_threads |= threads
-        self.had_device |= timed_pass.uses_device()
+        self.had_device |= device.current() is not None
         return CaseTimed(taken)
 
     def _describe(self, command: DescribeCases, before: GlobalState) -> CasesDescribed:
@@ -163,18 +164,16 @@ class CaseProgram:
         from torch.profiler import ProfilerActivity, profile, record_function
 
         profiled_pass.refuse_running()
-        activities = [ProfilerActivity.CPU]
-        if timed_pass.uses_device():
-            activities.append(ProfilerActivity.CUDA)
+        activities = [ProfilerActivity.CPU, *filter(None, [device.activity()])]
         with profile(activities=activities, acc_events=True) as profiler:
             for place, case in enumerate(command.cases):
                 before.restore()
                 seed_everything(self._seed)
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception, PerfError):
                     step = self._open_case(case)
                     with record_function(f"{_RANGE}{place}"):
                         step()
-                        timed_pass.synchronize()
+                        device.synchronize()
                     del step
         events = sorted(profiler.events() or (), key=lambda event: event.time_range.start)
         on_host = [event.device_type == torch.autograd.DeviceType.CPU for event in events]
@@ -199,13 +198,14 @@ class CaseProgram:
 def _steps(step: Step, loops: int, count: int) -> tuple[int, ...]:
     """Nanoseconds of so many steps, each of `loops` calls; the device is waited for at the end of each."""
     taken = []
-    calls = range(loops)
-    timed_pass.synchronize()
+    calls, used = range(loops), device.current()
+    device.synchronize()
     for _ in itertools.repeat(None, count):
         start = perf_counter_ns()
         for _ in calls:
             step()
-        timed_pass.synchronize()
+        if used is not None:
+            used.synchronize()
         taken.append(perf_counter_ns() - start)
     return tuple(taken)
 
@@ -218,7 +218,9 @@ def _calibrate(step: Step) -> int:
     return loops
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     """What a case raised, in one line."""
     line = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(error, PerfError):
+        return visible(line)[:_SAID]
     return visible(f"{type(error).__name__}: {line}".rstrip(": "))[:_SAID]

@@ -532,10 +532,12 @@ NO_STEP = Timed(
 NOTHING_PROFILED = Profiled((0,), (), {"ops": (0,)}, None, (), (), None)
 
 
-def table_pilot(plan: MeasurementPlan, info: CallInfo) -> Generator[Command | None, Reply, CallResult]:
+def table_pilot(
+    plan: MeasurementPlan, info: CallInfo, cases: Sequence[str]
+) -> Generator[Command | None, Reply, CallResult]:
     """The commands for the first process of a side, which says of every case how long a call takes and what it runs."""
     found = []
-    for case in info.cases:
+    for case in cases:
         opened = yield OpenCase(case, plan.warmup)
         assert isinstance(opened, CaseOpened)
         timed = CaseTimed(())

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_perfdl.measure import device
+
 _Setting = tuple[Callable[[], Any], Callable[[Any], object]]
 """How a setting is read and written."""
 
@@ -78,20 +80,9 @@ def _torch_settings() -> Iterator[_Setting]:
     yield torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
     yield _deterministic(torch)
     yield torch.is_anomaly_enabled, torch.set_anomaly_enabled
-    for device in ("cpu", "cuda"):
-        yield _autocast(torch, device)
-    for module, name in (
-        (torch.backends.cudnn, "enabled"),
-        (torch.backends.cudnn, "benchmark"),
-        (torch.backends.cudnn, "deterministic"),
-        (torch.backends.cudnn, "allow_tf32"),
-        (torch.backends.cuda.matmul, "allow_tf32"),
-        (torch.backends.mkldnn, "enabled"),
-    ):
-        yield _attribute(module, name)
-    sdp = torch.backends.cuda
-    for kind in ("flash", "mem_efficient", "math"):
-        yield getattr(sdp, f"{kind}_sdp_enabled"), getattr(sdp, f"enable_{kind}_sdp")
+    yield _autocast(torch)
+    yield _attribute(torch.backends.mkldnn, "enabled")
+    yield from device.switches()
 
 
 def _deterministic(torch: Any) -> _Setting:
@@ -104,8 +95,11 @@ def _deterministic(torch: Any) -> _Setting:
     return read, write
 
 
-def _autocast(torch: Any, device: str) -> _Setting:
-    return lambda: torch.is_autocast_enabled(device), lambda value: torch.set_autocast_enabled(device, value)
+def _autocast(torch: Any) -> _Setting:
+    return (
+        lambda: torch.is_autocast_enabled(device.HOST),
+        lambda value: torch.set_autocast_enabled(device.HOST, value),
+    )
 
 
 def _attribute(module: Any, name: str) -> _Setting:

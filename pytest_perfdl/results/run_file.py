@@ -112,10 +112,6 @@ class TestForm(msgspec.Struct):
     """Number of ranks; 0 without a process group."""
     rank_times: tuple[RankComparison, ...]
     breakdowns: tuple[StepBreakdown, ...]
-    cases: tuple[CaseVerdict, ...]
-    """Those of a table; empty for other tests."""
-    groups: tuple[GroupVerdict, ...]
-    """Groups of cases that got slower."""
     blame: list[dict[str, Any]]
     """Causes of times and of memory, which have different fields."""
     memory: tuple[MemoryChange, ...]
@@ -136,6 +132,10 @@ class TestForm(msgspec.Struct):
     record: _Record | None
     base_record: _Record | None
     base_now: _Record | None
+    cases: tuple[CaseVerdict, ...] = ()
+    """Those of a table; empty for other tests."""
+    groups: tuple[GroupVerdict, ...] = ()
+    """Groups of cases that got slower."""
 
 
 class RunForm(msgspec.Struct):

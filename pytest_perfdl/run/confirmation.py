@@ -131,15 +131,14 @@ class Confirmation:
         if gate is None:
             return found
         sides = RoundSide("base", checkout), RoundSide("head", against=checkout)
-        outcome, rounds, findings, how, spent = self._measure(gate, *sides, shown=shown, loops=gate.loops)
-        del outcome
+        _, rounds, findings, how, spent = self._measure(gate, *sides, shown=shown, loops=gate.loops)
         alone = alone_in(rounds)
         for case in gate.probes(gate.judge(rounds, spent)):
             missing = LEAST_ROUNDS - len(alone.get(case, ()))
             if missing > 0:
                 alone_rounds = self._alone(case, missing, sides, shown, gate.loops)
                 alone.setdefault(case, []).extend(alone_in(alone_rounds).get(case, ()))
-        settled = settle_table(found, gate, rounds, alone, spent, new, base)
+        settled = settle_table(found, gate, rounds, alone, spent, new, base, now)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
 
     def _alone(

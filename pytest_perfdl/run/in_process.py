@@ -50,7 +50,7 @@ class LocalHost:
         """Begin the script of a call."""
         plan = replace(self.plan, period=call.period)
         whole = one_repeat(plan, call, self._scratch, flops=True, loops=self._loops)
-        self._script = table_pilot(plan, call) if call.cases else whole
+        self._script = table_pilot(plan, call, call.cases) if call.cases else whole
         self._command = next(self._script)
 
     def command(self) -> object:

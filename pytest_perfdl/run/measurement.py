@@ -214,7 +214,7 @@ class Measurement:
         context = self.context
         plan = replace(self.test.plan, period=info.period)
         if info.cases:
-            return table_pilot(plan, info)
+            return table_pilot(plan, info, self._chosen(info))
         return one_repeat(
             plan,
             info,
@@ -224,6 +224,13 @@ class Measurement:
             loops=self.test.loops,
             limit=context.processes.timeout(self.test),
         )
+
+    def _chosen(self, info: CallInfo) -> list[str]:
+        """The cases of a table that --perf-case asks for."""
+        chosen = list(filter(self.context.settings.cases.chooses, info.cases))
+        if not chosen:
+            raise PerfError(f"no case of the table meets --perf-case; the first one is {info.cases[0]}")
+        return chosen
 
     def _spoiled(self, remote: RemoteTest) -> str:
         """Why the test must be measured again without counting FLOPs: it failed meanwhile; empty if it did not.

@@ -30,7 +30,7 @@ from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.run.advice import judged, with_memory_advice, with_suggestions
 from pytest_perfdl.run.assemble import exemplars, rank_exemplars
-from pytest_perfdl.run.baseline_update import rewrites, update
+from pytest_perfdl.run.baseline_update import keep_cases, rewrites, update
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.comparison import Baseline, ComparisonResult, against_baseline, against_side, load_baseline
 from pytest_perfdl.run.confirmation import Confirmation
@@ -168,6 +168,8 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
     if writes and base is not None and rewrites(settings.update, judgement):
         measurement.draw(recording)
     new = replace(context.revisions.tied(measurement.record(), measurement.remote.origins), note=settings.note)
+    if base is not None and settings.update != "all":
+        new = keep_cases(new, base, judgement)
     updated = writes and update(context, measurement, new, base, judgement)
     notes = [finding for finding in new.integrity if finding.code == UNTIED]
     notes += _short_steps(measurement)

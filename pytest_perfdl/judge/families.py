@@ -12,10 +12,10 @@ decides which side goes first in all cases, so their evidence is not independent
   exceeds the family's, so that an unchanged case is named in at most `ALPHA / tests` of all runs, whatever happened to
   the others (the weighted Bonferroni rule for e-values). A product of the evidence of a node's members would not be
   valid: their signs are one toss.
-- The difference of a node is the median of its members' in a round that measured all of them. One changed member moves
-  a median a little, and always the same way, so a node is named only if it would be named without any one of its
-  members (a partial conjunction: Benjamini and Heller, Biometrics 64 (2008); the least of the evidence of all sets with
-  one member less is valid if at most one member changed), and without all that is already named.
+- The difference of a node is the median of its members' in a round that measured all of them (`typical`). One changed
+  member moves a median a little, and always the same way, so a node is named only if it would be named without any one
+  of its members (a partial conjunction: Benjamini and Heller, Biometrics 64 (2008); the least of the evidence of all
+  sets with one member less is valid if at most one member changed), and without all that is already named.
 
 What is decided is not measured again, except where a node that leans towards being slower needs all its members.
 """
@@ -202,7 +202,7 @@ class Family:
         tree, values = self.tree, ratios.values
         own = evidence_of_each(values, self.limits.case)
         node_rounds = [ratios.of_node(node.members) for node in tree.nodes]
-        medians = [np.median(own_values, axis=1) for own_values, _ in node_rounds]
+        medians = [typical(own_values) for own_values, _ in node_rounds]
         shared = np.array([evidence(each.tolist(), self.limits.node) for each in medians])
         mean = float(tree.case_weight * own.sum() + tree.node_weight * shared.sum())
 
@@ -259,7 +259,7 @@ class Family:
         if len(members) < LEAST_MEMBERS:
             return False
         own, _ = ratios.of_node(members)
-        without = np.stack([np.median(np.delete(own, place, axis=1), axis=1) for place in range(len(members))], axis=1)
+        without = np.stack([typical(np.delete(own, place, axis=1)) for place in range(len(members))], axis=1)
         least = float(evidence_of_each(without, self.limits.node).min())
         return self.tree.node_weight * least >= self.needed
 
@@ -281,6 +281,17 @@ class Family:
                 promising.append(place)
                 chosen |= set(tree.nodes[place].members)
         return replace(outcome, next=frozenset(chosen), promising=tuple(promising))
+
+
+def typical(values: Floats) -> Floats:
+    """The median of the members' log ratios in every round (rounds, members): (rounds,).
+
+    Of an even number, the one of both middle values that is nearer to zero, and zero where these have opposite signs:
+    more than half of the members changed by this at least. Swapping the sides of a round changes the sign only.
+    """
+    ordered, members = np.sort(values, axis=1), values.shape[1]
+    low, high = ordered[:, (members - 1) // 2], ordered[:, members // 2]
+    return np.asarray(np.where(low > 0, low, np.where(high < 0, high, 0.0)))
 
 
 def name_groups(tree: Tree, outcome: FamilyOutcome) -> list[tuple[Node, Judged]]:

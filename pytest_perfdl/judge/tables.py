@@ -337,13 +337,22 @@ class _Told:
             for node, judged, verdict in self.named
         ]
         tree = self.gate.family.tree
-        covered = {member for node, _, _ in self.named for member in node.members}
         places = {case: place for place, case in enumerate(tree.cases)}
         worse = [each for each in self.cases if each.verdict in ("regressed", "suspect") and each.base_ns is not None]
-        for each in [each for each in worse if places[each.id] not in covered][:SHOWN]:
+        for each in [each for each in worse if not self._is_told_by_group(places[each.id])][:SHOWN]:
             judged = self.outcome.cases[places[each.id]]
             found.append(self._figures(f"case {each.id}", self.gate.case_limit, judged, each.verdict, each.reason))
         return [self._summary(bool(found)), *found]
+
+    def _is_told_by_group(self, place: int) -> bool:
+        """Whether a group that fails says of a case how much slower it is."""
+        own = self.outcome.cases[place].interval
+        return any(
+            verdict == "regressed"
+            and place in node.members
+            and (own is None or judged.interval is None or own[0] <= judged.interval[1])
+            for node, judged, verdict in self.named
+        )
 
     def _members(self, node: Node, judged: Judged) -> str:
         """What is said of a group beside its change."""

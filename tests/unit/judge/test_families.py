@@ -193,6 +193,16 @@ def test_the_difference_of_a_node_is_the_median_of_its_members():
     assert found.evidence == pytest.approx(weighted)
 
 
+@pytest.mark.parametrize(
+    "members, middle",
+    [([3, 1, 2], 2), ([1, 2, 3, 9], 2), ([-9, -3, -2, -1], -2), ([-1, -0.5, 0.5, 1], 0), ([-5, 0, 0, 5], 0), ([4], 4)],
+)
+def test_the_typical_change_is_one_that_more_than_half_of_the_members_have(members, middle):
+    drawn = np.array([members], float)
+    assert families.typical(drawn).tolist() == [middle]
+    assert families.typical(-drawn).tolist() == [-middle], "the coin swaps the sides of all members"
+
+
 @pytest.mark.parametrize("change", [0.2, 1.4])
 def test_one_changed_case_does_not_drag_a_small_group_along(change):
     """Of five members, the median of the others is what the group would have to change by."""
@@ -311,7 +321,7 @@ def test_unchanged_families_rarely_alarm():
     for row in values:
         own.toss(row)
         for coin, group in zip(shared, groups, strict=True):
-            coin.toss(np.median(row[:, list(group)], axis=1))
+            coin.toss(families.typical(row[:, list(group)]))
         found = own.evidence.mean(axis=1) / 2 + np.mean([coin.evidence for coin in shared], axis=0) / 2
         most = np.maximum(most, found)
     assert (most >= 1 / ALPHA).sum() <= 1

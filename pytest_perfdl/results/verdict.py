@@ -364,6 +364,7 @@ class CaseVerdict:
     """The verdict on one case of a table."""
 
     id: str
+    """Its values by axis, "op=add,dtype=float16", or what the test calls it."""
     verdict: Verdict
     """`inconclusive` where no change was found, but a slowdown above the limit is not excluded."""
     effect: float | None = None
@@ -371,14 +372,17 @@ class CaseVerdict:
     interval: tuple[float, float] | None = None
     """Ends of its 95 % interval."""
     base_ns: float | None = None
+    """Time of a call of the baseline's code, in nanoseconds: geometric mean over the rounds."""
     time_ns: float | None = None
-    """Time of a call: geometric mean over the rounds, or of the process that recorded."""
+    """Time of a call of the current code, likewise; of a new case that of its only process."""
     noise: float | None = None
     """Robust standard deviation of a round's change, as a fraction; `None` for fewer than three rounds."""
     rounds: int = 0
+    """Paired rounds that measured it."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Operators (`ops`) and kernels (`kernels`) of a call."""
     base_counts: Mapping[str, int] = field(default_factory=dict)
+    """The same of the baseline's code."""
     reason: str = ""
     """Why it was not measured, or what else is to be said, in one line."""
 
@@ -390,17 +394,21 @@ class GroupVerdict:
     where: Mapping[str, str]
     """What they have in common: an axis with its value, or `operator` with its name; empty for all cases."""
     cases: int
+    """Number of its cases."""
     effect: float
     """Typical change: of the median over its cases."""
     interval: tuple[float, float]
+    """Ends of its 95 % interval."""
     cause: str
     """What most of its cases run that they did not run before; empty if their operators are the same."""
     verdict: Verdict = "regressed"
+    """`suspect` if its typical cases are not slower when each of them is measured alone."""
     agreeing: int = 0
     """Cases whose own interval lies above zero."""
     noise: float | None = None
     """Robust standard deviation of a round's change, as a fraction; `None` for fewer than three rounds."""
     rounds: int = 0
+    """Paired rounds that measured all of its cases."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ def test_a_case_that_fails_in_a_round_makes_the_table_invalid_and_is_not_measure
 def test_noisy_cases_are_mostly_not_called_unchanged():
     judgement = settled(gate(), rounds(4, noise=0.1, seed=2))
     found = list(verdicts(judgement).values())
-    assert found.count("inconclusive") > 15
+    assert found.count("inconclusive") >= 15
     assert "regressed" not in found
     assert judgement.verdict == "inconclusive"
 

@@ -26,7 +26,7 @@ from pytest_perfdl.judge.stopping_rule import OVER, GateOutcome, Held, Spent
 from pytest_perfdl.judge.untimed import judgement
 from pytest_perfdl.model.cases import axes_of
 from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME
-from pytest_perfdl.model.record import CASES_DIFFER, Finding
+from pytest_perfdl.model.record import CASES_DIFFER, CASES_LATE, Finding
 from pytest_perfdl.model.units import format_percent, plural, some
 from pytest_perfdl.results.verdict import CaseVerdict, GroupVerdict, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.stats.evidence import Estimate
@@ -58,9 +58,13 @@ class TableGate:
     base: Mapping[str, Case]
     """The cases as the base's code has them now, by id."""
     new: Mapping[str, Case]
+    late: tuple[str, ...] = ()
+    """Cases that both sides have, but the time budget does not."""
 
     @classmethod
-    def of(cls, base: Call, now: Call, new: Call, limits: model_limits.Limits, tests: int) -> TableGate | None:
+    def of(
+        cls, base: Call, now: Call, new: Call, limits: model_limits.Limits, tests: int, share: float = 1.0
+    ) -> TableGate | None:
         """The rule for a table, with the tree of its baseline; `None` if there is nothing to compare.
 
         Parameters
@@ -71,6 +75,9 @@ class TableGate:
             What the base's code and the current code have now; cases that both can measure are compared.
         tests
             Tests, and comparisons in them, that share the error rate.
+        share
+            Of the time of a whole round, what the time budget has: with less than 1, some cases are left out, evenly
+            over the table.
         """
         held = {name: limits.for_metric(name) for name in (CASE_TIME, GROUP_TIME)}
         case_limit, group_limit = held[CASE_TIME], held[GROUP_TIME]
@@ -78,13 +85,17 @@ class TableGate:
         ids = [case for case in sides[0] if case in sides[1]]
         if case_limit is None or case_limit.relative is None or not ids:
             return None
+        kept = max(1, int(share * len(ids)))
+        chosen = set(range(len(ids))) if share >= 1 else {place * len(ids) // kept for place in range(kept)}
+        late = tuple(case for place, case in enumerate(ids) if place not in chosen)
+        ids = [case for place, case in enumerate(ids) if place in chosen]
         recorded = {case.id: case for case in base.cases}
         operators = {case: frozenset(recorded.get(case, sides[0][case]).operators) for case in ids}
         tree = grow_tree(ids, {case: axes_of(case) for case in ids}, operators)
         if group_limit is None or group_limit.relative is None:
             tree, group_limit = replace(tree, nodes=()), case_limit
         logs = [Held(name, each).bet for name, each in ((CASE_TIME, case_limit), (GROUP_TIME, group_limit))]
-        return cls(Family(tree, Limits(*logs), tests), case_limit, group_limit, *sides)
+        return cls(Family(tree, Limits(*logs), tests), case_limit, group_limit, sides[0], sides[1], late)
 
     @property
     def loops(self) -> dict[str, int]:
@@ -187,7 +198,7 @@ def settle_table(
         return judgement(new, base, (*found.metrics, metric), None, "")
     told = _Told(gate, gate.judge(rounds, spent), rounds, alone, new)
     settled = judgement(new, base, (*found.metrics, *told.metrics), None, "")
-    findings = (*found.integrity, *_differing(now.table, new.table))
+    findings = (*found.integrity, *_differing(now.table, new.table), *_late(gate))
     return replace(settled, cases=told.cases, groups=told.groups, integrity=findings)
 
 
@@ -200,6 +211,16 @@ def _differing(base: Call, new: Call) -> list[Finding]:
         for where, ids in said
         if ids
     ]
+
+
+def _late(gate: TableGate) -> list[Finding]:
+    """A note on the cases that rounds had no time for."""
+    if not gate.late:
+        return []
+    cases = len(gate.late) + len(gate.family.tree.cases)
+    count = f"{len(gate.late)} of {plural(cases, 'case')}"
+    do = "choose cases with --perf-case, or set a larger --perf-budget"
+    return [Finding("note", CASES_LATE, f"{count} do not fit into the time budget: {some(gate.late)}; {do}")]
 
 
 @dataclass(frozen=True)
@@ -239,7 +260,7 @@ class _Told:
         others = [
             CaseVerdict(case.id, "new", time_ns=float(np.exp(np.log(case.ns).mean())), counts=_counts(case))
             for case in self.gate.new.values()
-            if case.id not in known
+            if case.id not in known and case.id not in self.gate.late
         ]
         return (*sorted(compared, key=lambda each: (-(each.effect or 0.0), each.id)), *others)
 

@@ -18,6 +18,7 @@ from pytest_perfdl.measure.sizes import Pace, Sizes, TimeLimit, cannot_finish, f
 from pytest_perfdl.model.errors import StepsTooLong
 from pytest_perfdl.model.memory import MemoryAccount
 from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, ProfiledRow, Scalar
+from pytest_perfdl.system import clocks
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.parts import StepParts
@@ -160,6 +161,8 @@ class TimeCase:
     """Time some steps of the case that is open."""
 
     steps: int
+    case: str = ""
+    """Its id, which an error names if the process dies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,6 +522,8 @@ def one_side(
     return SideResult(info, settled, timed, compiled, profile)
 
 
+NOT_REACHED = "it was not reached in the time budget"
+"""The problem of a case that the first process of a side did not come to."""
 NO_STEP = Timed(
     step_ns=(0,),
     wait_ns=(),
@@ -533,16 +538,33 @@ NOTHING_PROFILED = Profiled((0,), (), {"ops": (0,)}, None, (), (), None)
 
 
 def table_pilot(
-    plan: MeasurementPlan, info: CallInfo, cases: Sequence[str]
+    plan: MeasurementPlan,
+    info: CallInfo,
+    cases: Sequence[str],
+    *,
+    seconds: float = math.inf,
+    failed: Mapping[str, str] | None = None,
 ) -> Generator[Command | None, Reply, CallResult]:
-    """The commands for the first process of a side, which says of every case how long a call takes and what it runs."""
+    """The commands for the first process of a side, which says of every case how long a call takes and what it runs.
+
+    Parameters
+    ----------
+    seconds
+        After which no further case is begun.
+    failed
+        Cases that ended an earlier process, by id, with how: they are not opened again.
+    """
     found = []
+    ends = clocks.monotonic() + seconds
     for case in cases:
+        if problem := NOT_REACHED if clocks.monotonic() > ends else (failed or {}).get(case, ""):
+            found.append(CaseResult(case, 1, problem=problem))
+            continue
         opened = yield OpenCase(case, plan.warmup)
         assert isinstance(opened, CaseOpened)
         timed = CaseTimed(())
         if not opened.problem:
-            answer = yield TimeCase(plan.steps)
+            answer = yield TimeCase(plan.steps, case)
             assert isinstance(answer, CaseTimed)
             timed = answer
         found.append(CaseResult(case, opened.loops, timed.step_ns, opened.problem or timed.problem))
@@ -581,7 +603,7 @@ def table_side(
             yield None
             if problem:
                 continue
-            timed = yield TimeCase(steps)
+            timed = yield TimeCase(steps, case)
             assert isinstance(timed, CaseTimed)
             problem, step_ns = timed.problem, (*step_ns, *timed.step_ns)
         yield None

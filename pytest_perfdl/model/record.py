@@ -149,7 +149,7 @@ class Call:
 
 SHORT_STEP, RECOMPILED, INJECTED = "short-step", "recompiled", "injected"
 DOUBTED_SIDES, UNTIED, TEST_ERROR = "doubted-sides", "untied", "test-error"
-CASE_ERROR, CASE_REPEATED, CASES_DIFFER = "case-error", "case-repeated", "cases-differ"
+CASE_ERROR, CASE_REPEATED, CASES_DIFFER, CASES_LATE = "case-error", "case-repeated", "cases-differ", "cases-late"
 """Codes of findings that are asked for. `untied`: the record is tied to no commit, since it is not of the code that the
 tree had; `test-error`: the test failed itself, so there is nothing to judge and its verdict is `invalid`."""
 
@@ -178,6 +178,7 @@ FINDING_CODES: Mapping[str, FindingCode] = {
     DOUBTED_SIDES: FindingCode("sides may not have run their own code", shown="always", unconfirmed=True),
     CASE_ERROR: FindingCode("a case of a table cannot be measured", shown="always"),
     CASE_REPEATED: FindingCode("a case of a table is listed twice", shown="always"),
+    CASES_LATE: FindingCode("cases of a table do not fit into the time budget", shown="always"),
     CASES_DIFFER: FindingCode("the two sides of a table have different cases", shown="always"),
     INJECTED: FindingCode("steps were slowed down on purpose", shown="always"),
     RECOMPILED: FindingCode("torch.compile compiled something in measured steps", shown="always"),

@@ -15,12 +15,22 @@ from pytest_perfdl.judge.ranks import traffic
 from pytest_perfdl.machine.reference_load import drift
 from pytest_perfdl.machine.utilization import NO_RATES, Utilization, host_overhead, mfu, mix_of, utilization
 from pytest_perfdl.measure import compiling
-from pytest_perfdl.measure.commands import CallResult, CaseResult, Compiled, Counted, Profiled, SideResult, Timed
+from pytest_perfdl.measure.commands import (
+    NOT_REACHED,
+    CallResult,
+    CaseResult,
+    Compiled,
+    Counted,
+    Profiled,
+    SideResult,
+    Timed,
+)
 from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.metrics import CASES, GROWTH, METRICS, better
 from pytest_perfdl.model.record import (
     CASE_ERROR,
     CASE_REPEATED,
+    CASES_LATE,
     RECOMPILED,
     Better,
     Call,
@@ -36,7 +46,7 @@ from pytest_perfdl.model.record import (
     metric_name,
     row_name,
 )
-from pytest_perfdl.model.units import format_quantity, plural
+from pytest_perfdl.model.units import format_quantity, plural, some
 from pytest_perfdl.run.joined_ranks import metrics as rank_metrics
 from pytest_perfdl.stats.quantiles import quantile
 
@@ -427,8 +437,12 @@ def table_call(results: Sequence[CallResult]) -> tuple[Call, list[Finding]]:
         Finding("note", CASE_ERROR, f"the case {case.id} was not measured: {case.problem}")
         for result in results
         for case in result.cases
-        if case.problem
+        if case.problem and case.problem != NOT_REACHED
     ]
+    if late := [case.id for result in results for case in result.cases if case.problem == NOT_REACHED]:
+        count = f"{len(late)} of {plural(len(first.cases), 'case')}"
+        do = "choose cases with --perf-case, or set a larger --perf-budget"
+        findings.append(Finding("note", CASES_LATE, f"{count} were not reached in the time budget: {some(late)}; {do}"))
     findings += [
         Finding("note", CASE_REPEATED, f"the case {case} is listed twice: only the first one is measured")
         for case in first.info.repeated

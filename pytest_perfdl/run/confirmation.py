@@ -19,7 +19,7 @@ from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, H
 from pytest_perfdl.judge.tables import TableGate, alone_in, settle_table
 from pytest_perfdl.judge.untimed import EXPLAINED
 from pytest_perfdl.model.metrics import needs_profile
-from pytest_perfdl.model.record import Finding, Record, metric_name, row_name
+from pytest_perfdl.model.record import Call, Finding, Record, metric_name, row_name
 from pytest_perfdl.model.units import duration, plural
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run import assemble
@@ -34,6 +34,8 @@ from pytest_perfdl.workers.checkout import Checkout
 
 PROFILED = LEAST_ROUNDS
 """Number of first rounds that are profiled in any case."""
+TABLE_ROUNDS = 4
+"""Rounds of all cases of a table that a budget must hold: three decide most of them."""
 SLOW_START = 20.0
 """Seconds that starting a process takes from which on two rounds may exclude a slowdown."""
 
@@ -127,7 +129,8 @@ class Confirmation:
         assert base.table is not None
         assert now.table is not None
         tests = self.context.collected * self.questions
-        gate = TableGate.of(base.table, now.table, new.table, self.test.limits, tests)
+        share = self._share(now.table, new.table)
+        gate = TableGate.of(base.table, now.table, new.table, self.test.limits, tests, share)
         if gate is None:
             return found
         sides = RoundSide("base", checkout), RoundSide("head", against=checkout)
@@ -140,6 +143,13 @@ class Confirmation:
                 alone.setdefault(case, []).extend(alone_in(alone_rounds).get(case, ()))
         settled = settle_table(found, gate, rounds, alone, spent, new, base, now)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
+
+    def _share(self, now: Call, new: Call) -> float:
+        """The time budget over the time of `TABLE_ROUNDS` rounds of all cases, as the first processes show it."""
+        plan = self.test.plan
+        steps = plan.warmup + plan.steps
+        taken = sum(max(case.ns) * case.loops for call in (now, new) for case in call.cases) * steps / 1e9
+        return self.context.settings.budget / (TABLE_ROUNDS * taken) if taken else 1.0
 
     def _alone(
         self,

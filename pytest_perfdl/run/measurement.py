@@ -26,6 +26,7 @@ from pytest_perfdl.model.errors import (
     SideError,
     SideSkipped,
     TestAbsent,
+    WorkerDied,
     WorkerError,
     WorkerTimeout,
 )
@@ -52,6 +53,8 @@ from pytest_perfdl.workers.forks import ROUNDS_IN_A_ROW
 from pytest_perfdl.workers.process import user_stack
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
+MOST_CRASHES = 5
+"""Cases of a table that may end their process before nothing more is measured."""
 MOST_REDRAWS = 3
 """Repeats that are to be stored and are measured again because other processes used the CPU."""
 
@@ -95,6 +98,8 @@ class Measurement:
         """Whether the first process may be forked, as far as is known."""
         self._is_forked = False
         """Whether it was."""
+        self._crashed: dict[str, str] = {}
+        """Cases of a table during which a process died, with how, in one line."""
         with self.as_failures():
             self.remote = self._start_first()
             """The first process."""
@@ -199,13 +204,21 @@ class Measurement:
                 return
         except (WorkerTimeout, TestAbsent):
             raise
-        except WorkerError:
-            if not self._is_forked:
+        except WorkerError as error:
+            if not self._is_forked and not self._skips(error):
                 raise
         self.remote.end(gently=True)
         self._forks_first = False
         self.remote = self._start_first()
-        serve()
+        self._serve_first(serve)
+
+    def _skips(self, error: WorkerError) -> bool:
+        """Whether a new process may come further than this one, because it skips the case of a table that ended it."""
+        case = error.case if isinstance(error, WorkerDied) else ""
+        if not case or case in self._crashed or len(self._crashed) == MOST_CRASHES:
+            return False
+        self._crashed[case] = str(error).partition("\n")[0]
+        return True
 
     def _script(self, info: CallInfo) -> Script:
         return self._commands(info, flops=self._first is None and not self._no_flops)
@@ -214,7 +227,8 @@ class Measurement:
         context = self.context
         plan = replace(self.test.plan, period=info.period)
         if info.cases:
-            return table_pilot(plan, info, self._chosen(info))
+            seconds = context.settings.budget / 2
+            return table_pilot(plan, info, self._chosen(info), seconds=seconds, failed=self._crashed)
         return one_repeat(
             plan,
             info,
@@ -393,6 +407,8 @@ class Measurement:
             except WorkerError as error:
                 if parent is not None and not isinstance(error, WorkerTimeout):
                     self._is_forked = False
+                    continue
+                if self._skips(error):
                     continue
                 raise SideError(f"the test did not run {where}: {error}", invalid=False) from None
             if not (spoiled := self._spoiled(remote)):

@@ -116,6 +116,8 @@ class Rounds:
         self._loops = dict(loops or {})
         self._cases: tuple[str, ...] = ()
         """Cases of the round, in their order."""
+        self._crashed: dict[str, str] = {}
+        """Cases that ended a process, with how, in one line."""
         self._profiled = False
         self._fits = True
         self._both = True
@@ -174,7 +176,7 @@ class Rounds:
         drawn = orders(self._seed, number)[-1]
         order = self._sides if drawn == "base first" else self._sides[::-1]
         self._core = None if self.pin_reason else _drawn_core(self._seed, number)
-        remotes, forked = self._measured(order)
+        remotes, forked = self._without_crashes(order)
         if number == 1 and (hidden := self._hidden(remotes)):
             self.pin_reason, self._core, self._unfrozen, self._whole = self.pin_reason or hidden, None, True, True
             remotes, forked = self._measured(order)
@@ -196,11 +198,22 @@ class Rounds:
             work_head=work_of(remotes[head.name].results),
             ranks_base=_ranks_of(remotes[base.name].results),
             ranks_head=_ranks_of(remotes[head.name].results),
-            cases=_cases_of(remotes[base.name].results, remotes[head.name].results),
+            cases=_cases_of(remotes[base.name].results, remotes[head.name].results, self._crashed) if cases else None,
             start="forked" if forked else "started",
             core=self._core,
             together=self._both,
         )
+
+    def _without_crashes(self, order: Sequence[RoundSide]) -> tuple[dict[str, RemoteTest], bool]:
+        """As `_measured`; where a case of a table ends its process, once more without it on both sides."""
+        while True:
+            try:
+                return self._measured(order)
+            except WorkerDied as error:
+                if error.case not in self._cases:
+                    raise
+                self._crashed[error.case] = str(error).partition("\n")[0]
+                self._cases = tuple(case for case in self._cases if case != error.case)
 
     def _measured(self, order: Sequence[RoundSide]) -> tuple[dict[str, RemoteTest], bool]:
         """A round's processes, by side, and whether they were forked."""
@@ -354,14 +367,13 @@ def case_order(seed: int, number: int, cases: Set[str]) -> tuple[str, ...]:
     return tuple(order)
 
 
-def _cases_of(base: Sequence[SideResult], head: Sequence[SideResult]) -> TimedCases | None:
-    """Times of the cases that both sides measured, and what went wrong with others; `None` without a table."""
+def _cases_of(base: Sequence[SideResult], head: Sequence[SideResult], crashed: Mapping[str, str]) -> TimedCases:
+    """Times of the cases that both sides measured, and what went wrong with others."""
     cases = [[case for result in side for case in result.cases] for side in (base, head)]
-    if not any(cases):
-        return None
     times = [case_times(side) for side in cases]
     of_base, of_head = ({name: each[name] for name in sorted(times[0].keys() & times[1])} for each in times)
-    return TimedCases(of_base, of_head, {case.id: case.problem for side in cases for case in side if case.problem})
+    problems = {case.id: case.problem for side in cases for case in side if case.problem}
+    return TimedCases(of_base, of_head, {**problems, **crashed})
 
 
 def _why_started(context: RunContext, test: PerfTest, base: RoundSide, shown: tuple[Shown, Shown] | None) -> str:

@@ -179,6 +179,24 @@ def test_cases_that_cannot_be_measured_are_named_and_the_others_are_compared(pro
     assert set(verdicts(test).values()) <= {"unchanged", "inconclusive"}
 
 
+def test_a_case_that_ends_its_process_is_named_and_the_others_are_compared(project):
+    project.write(
+        "src/package/ops.py",
+        "import os\n"
+        "def work(op, size):\n"
+        "    if (op, size) == ('add', 2):\n"
+        "        os.kill(os.getpid(), 11)\n"
+        "    return sum(range(300))\n",
+    )
+    finished, test = found(project)
+    assert finished.code == 1
+    assert test["verdict"] == "invalid"
+    (said,) = [finding["message"] for finding in test["integrity"] if finding["code"] == "case-error"]
+    assert said.startswith("the case op=add,size=2 was not measured: ")
+    assert "SIGSEGV" in said
+    assert len(test["cases"]) == 14
+
+
 def test_cases_that_one_side_lacks_and_those_listed_twice_are_told(project):
     project.write("src/package/cases.py", CASES + 'CASES = CASES[1:] + CASES[5:6] + [{"op": "new", "size": 0.5}]\n')
     finished, test = found(project)

@@ -219,6 +219,19 @@ def test_limits_decide_and_without_a_limit_on_cases_nothing_is_compared():
     assert ungrouped.family.tree.case_weight == pytest.approx(1 / 20)
 
 
+def test_a_table_that_does_not_fit_into_the_budget_leaves_cases_out_evenly_and_says_which():
+    rule = TableGate.of(table(), table(), table(), BUILT_IN, 1, 0.5)
+    assert len(rule.family.tree.cases) == 10
+    assert len({case.partition(",")[0] for case in rule.family.tree.cases}) == 2, "of both types"
+    judgement = settled(rule, rounds(3, only=rule.family.tree.cases))
+    assert len(judgement.cases) == 10
+    (said,) = [finding.message for finding in judgement.integrity if finding.code == "cases-late"]
+    assert said.startswith("10 of 20 cases do not fit into the time budget: ")
+    assert judgement.verdict == "unchanged"
+    assert len(TableGate.of(table(), table(), table(), BUILT_IN, 1, 0.001).family.tree.cases) == 1
+    assert TableGate.of(table(), table(), table(), BUILT_IN, 1, 7.0).late == ()
+
+
 def test_rounds_of_a_single_case_count_as_measured_alone():
     measured = [*rounds(2), *rounds(3, {IDS[1]: 0.2}, only=[IDS[1]], noise=0.0)]
     assert alone_in(measured) == {IDS[1]: pytest.approx([0.2] * 3)}

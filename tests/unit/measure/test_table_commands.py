@@ -2,6 +2,7 @@
 
 import pytest
 
+from pytest_perfdl.measure import commands
 from pytest_perfdl.measure.commands import (
     TURNS,
     CaseOpened,
@@ -118,6 +119,18 @@ def test_mutant_calls_in_a_step_of_the_sides_own_pilot_are_seen():
     first = side()
     in_turns(first, other)
     assert first.commands != other.commands
+
+
+def test_the_first_process_begins_no_case_after_its_time_and_none_that_ended_another_one(monkeypatch):
+    moments = iter([0.0, 1.0, 2.0, 11.0])
+    monkeypatch.setattr(commands.clocks, "monotonic", lambda: next(moments))
+    pilot = Side(table_pilot(PLAN, info(kind="table", cases=IDS), IDS, seconds=10.0, failed={"b": "it crashed"}))
+    assert [(case.id, case.problem) for case in pilot.result.cases] == [
+        ("a", ""),
+        ("b", "it crashed"),
+        ("c", commands.NOT_REACHED),
+    ]
+    assert [command.case for command in pilot.commands if isinstance(command, OpenCase)] == ["a"]
 
 
 def test_the_first_process_measures_every_case_and_then_says_what_they_run():

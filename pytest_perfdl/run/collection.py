@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions, check_axes, is_perf_test, ranks_of
+from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions, check_axes, is_perf_test, is_unittest, ranks_of
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.short_names import marks, uses_fixture
 from pytest_perfdl.measure.loops import Loops
@@ -148,14 +148,14 @@ def _perf_test(
     item: pytest.Item, settings: Settings, merged: Limits, waivers: tuple[Waiver, ...], read: Read
 ) -> PerfTest:
     assert isinstance(item, pytest.Function)
-    if _is_unittest(item):
-        raise ValueError("perf tests must be functions or methods of plain classes, not of unittest.TestCase")
     if _ADDRESS.search(item.nodeid):
         raise ValueError("the test id contains an address, which differs in every process: use ids= with fixed names")
     if inspect.isgeneratorfunction(item.function):
         raise ValueError("a perf test cannot be a generator function: remove yield from the test")
     if is_bare(item):
-        if inspect.iscoroutinefunction(item.function) or inspect.isasyncgenfunction(item.function):
+        if not is_unittest(item) and (
+            inspect.iscoroutinefunction(item.function) or inspect.isasyncgenfunction(item.function)
+        ):
             raise ValueError("a perf test cannot be a coroutine function: call asyncio.run in a normal test function")
         if other := _benchmark_plugin(item):
             raise ValueError(
@@ -191,9 +191,3 @@ def _benchmark_plugin(item: pytest.Item) -> str:
     functions = fixture_functions(item, "benchmark") if "benchmark" in getattr(item, "fixturenames", ()) else ()
     tops = [function.__module__.partition(".")[0] for function, _ in functions]
     return next((top.replace("_", "-") for top in tops if top.startswith("pytest_")), "")
-
-
-def _is_unittest(item: pytest.Function) -> bool:
-    import unittest
-
-    return item.cls is not None and issubclass(item.cls, unittest.TestCase)

@@ -138,6 +138,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session.collect(items)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    perf_session = session.config.stash.get(SESSION, None)
+    if perf_session is not None:
+        perf_session.finish_collecting()
+
+
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str] | None:
     session = config.stash.get(SESSION, None)
     if session is None:

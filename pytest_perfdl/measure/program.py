@@ -190,6 +190,8 @@ class Program:
         self._recompiles = 0
         self._tell_finished = finished
         self._pending = ""
+        self.notes: list[Finding] = []
+        """On how the step was called."""
         self.annotating = False
         """Whether the profiler is on; waiting and preparing are then annotated in the trace."""
         self.passes = 0
@@ -219,6 +221,10 @@ class Program:
         if self.annotating:
             self._pending = pending(result)
 
+    def left_undone(self, what: str) -> None:
+        """Take note of work that a profiled step has not done when it ends, unless its result tells of some."""
+        self._pending = self._pending or what
+
     @property
     def call_ns(self) -> float:
         """What one call took in the timed steps."""
@@ -243,7 +249,7 @@ class Program:
                     self.finished = True
                     self._tell_finished(self)
                     compiled = self._compiled(Totals.now(notes).since(before))
-                    found = (*notes[:1], *self._other_threads(), *_other_clock(began))
+                    found = (*notes[:1], *self._other_threads(), *_other_clock(began), *self.notes)
                     self._conversation.answer(replace(compiled, findings=found, pending=self._pending))
                     return
                 if self._reset is not None:

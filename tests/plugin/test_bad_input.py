@@ -91,7 +91,7 @@ def test_markers_are_nobody_elses_business_without_the_flag(inner):
 
 MISTAKES = {
     "Test::test_step": "sizes are arguments, which methods of a unittest.TestCase do not get: use a test function",
-    "test_coroutine": "a perf test cannot be a coroutine function: call asyncio.run in a normal test function",
+    "test_async_generator": "a perf test cannot be a generator function: remove yield from the test",
     "test_generator": "a perf test cannot be a generator function: remove yield from the test",
     "test_benchmark": "the whole test is the step, but its fixture benchmark (pytest-benchmark) measures by itself",
     "test_absent_size": "scaling= gives batch, which is not an argument of the test: add the argument",
@@ -112,8 +112,8 @@ WITH_MISTAKES = """
         def test_step(self):
             pass
 
-    async def test_coroutine():
-        pass
+    async def test_async_generator():
+        yield
 
     def test_generator():
         yield
@@ -193,7 +193,7 @@ def test_without_the_flag_pytest_runs_what_it_can(inner):
 
     for name in ("test_absent_size", "test_size_twice[4]", "test_wrong_sizes"):
         assert MISTAKES[name] in told
-    assert "test_coroutine" in told, "as pytest says"
+    assert "test_async_generator" in told, "as pytest says"
     result.assert_outcomes(passed=4, failed=1, errors=4)
 
 

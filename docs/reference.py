@@ -29,7 +29,7 @@ from pytest_perfdl.model.metrics import METRICS, CountedMetric, TimedMetric
 from pytest_perfdl.model.untrusted_files import size
 from pytest_perfdl.report import details
 from pytest_perfdl.report.html import PLAIN_AT_MOST
-from pytest_perfdl.results import curve
+from pytest_perfdl.results import curve, verdict
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.run_file import SCHEMA as RUN_SCHEMA
 from pytest_perfdl.results.verdict import (
@@ -615,6 +615,8 @@ def files() -> str:
         "row": _fields(record.Row),
         "occasion": _fields(record.Occasion),
         "refreshed": _fields(record.Refreshed),
+        "case": _fields(verdict.CaseVerdict),
+        "group": _fields(verdict.GroupVerdict),
         "curve": _fields(curve.JudgedCurve),
         "size": _fields(curve.Size),
         "fitted": _fields(curve.Fitted),
@@ -730,6 +732,15 @@ test:
 In a run with `--perf-shard`, `shard` has the fields `index` (from 1), `count`, `tests` (the number of perf tests in all
 shards) and `require` (the number of tests in all shards that must be compared). In other runs, `shard` is null.
 
+### A table: many cases of one test
+
+A test with a [table](../how-to/tables.md) has the fields `cases` and `groups`, which are empty for other tests. `cases`
+has one object for every case of the current code, the largest change first:
+
+{case}
+`groups` has one object for every group of cases that got slower:
+
+{group}
 ### A curve: a test's time over the sizes of a parameter
 
 In a [scaling test](../how-to/scaling.md), the size that ran last has the field `curves`. For other tests, `curves` is

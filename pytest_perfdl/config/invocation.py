@@ -94,7 +94,9 @@ class Invocation:
         return ("./" if file.startswith(("-", "@")) else "") + file + colons + name
 
 
-_NOT_WHEN_UPDATING = frozenset({"--perfdl-against", "--perfdl-against-python", "--perfdl-inject", "--perfdl-require"})
+_NOT_WHEN_UPDATING = frozenset(
+    {"--perfdl-against", "--perfdl-against-python", "--perfdl-case", "--perfdl-inject", "--perfdl-require"}
+)
 _OF_BISECT = frozenset(
     long_name(f"--{name}")
     for name in (

@@ -132,6 +132,14 @@ OPTIONS: tuple[Option, ...] = (
         level="basic",
     ),
     Option(
+        "--perf-case",
+        "of tables (`perf.table`), measure only the cases that meet these conditions on their axes, joined by commas: "
+        "`dtype=float16,tokens>=4096`, with `=`, `!=`, `<`, `<=`, `>` or `>=`; not with `--perf-update`",
+        metavar="CONDITIONS",
+        default="all cases",
+        level="basic",
+    ),
+    Option(
         "--perf-dir",
         "directory of the baselines, relative to the root directory",
         ini="perf_dir",

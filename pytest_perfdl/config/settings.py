@@ -23,6 +23,8 @@ from pytest_perfdl.config.options import (
     option_value,
 )
 from pytest_perfdl.config.short_names import long_name, read_ini
+from pytest_perfdl.model.cases import CaseFilter, parse_filter
+from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.launch import Launch
 from pytest_perfdl.model.metrics import CONTEXT
 from pytest_perfdl.model.record import LoopCount, checked_note
@@ -61,6 +63,8 @@ class Settings:
     require: int
     """Minimum number of compared tests; the run fails with fewer."""
     shard: Shard | None
+    cases: CaseFilter
+    """Which cases of tables are measured."""
     """Which part of the perf tests to measure; `None` for all of them."""
     warmup: int | None
     steps: int | None
@@ -196,6 +200,7 @@ def resolve(config: pytest.Config) -> Settings:
         fail_on=reader.text("perf_fail_on", FAILS),
         require=reader.number("perf_require", 0, 0),
         shard=shard,
+        cases=reader.cases(mode.update),
         warmup=reader.flag_number("perf_warmup", 0),
         steps=reader.flag_number("perf_steps", 2),
         repeats=reader.flag_number("perf_repeats", 1),
@@ -452,6 +457,16 @@ class _Reader:
             return None if given is None else parsed_shard(given)
         except ValueError:
             raise pytest.UsageError(f"--perf-shard = {given!r}: expected I/N with I from 1 to N, such as 2/4") from None
+
+    def cases(self, update: UpdateMode | None) -> CaseFilter:
+        """Which cases of tables are measured; all if not given."""
+        given = option_value(self.config, "--perf-case")
+        if given is not None and update is not None:
+            raise pytest.UsageError("--perf-case: tables are recorded with all of their cases, remove --perf-update")
+        try:
+            return CaseFilter() if given is None else parse_filter(given)
+        except InputError as error:
+            raise pytest.UsageError(f"--perf-case: {error}") from None
 
     def lock_folder(self) -> Path | None:
         """The folder of the lock files of devices; `None` for `off`."""

@@ -18,7 +18,7 @@ from pytest_perfdl.config.short_names import marks, uses_fixture
 from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit_option
-from pytest_perfdl.model.metrics import METRICS, general, is_utilization, is_zero_if_absent
+from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME, METRICS, general, is_utilization, is_zero_if_absent
 from pytest_perfdl.model.record import MeasurementPlan, Record
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.waivers import Waiver, waivers_for
@@ -28,6 +28,8 @@ from pytest_perfdl.workers.job import exempt_from_timeout
 
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{4,}")
 """In the text of an object without one of its own: `<object at 0x7f12c0>`."""
+_OF_TABLES = dict.fromkeys((CASE_TIME, GROUP_TIME))
+"""Metrics of tables that records do not hold as such."""
 _LIMIT_SOURCES = ("ini perf_limits", "--perf-limit")
 
 
@@ -58,7 +60,7 @@ class PerfTest:
         """Metrics that the marker holds and the test did not measure, without those that a test may be without."""
         return tuple(
             name
-            for name in self.own_limits.unmatched(record.metrics())
+            for name in self.own_limits.unmatched({**record.metrics(), **(_OF_TABLES if record.table else {})})
             if not (is_utilization(name) or is_zero_if_absent(name) or self._is_left_alone(name))
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_perfdl.fixture.requests import Expectation
@@ -16,6 +16,7 @@ from pytest_perfdl.judge.ranks import find_explaining
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
+from pytest_perfdl.judge.tables import TableGate, alone_in, settle_table
 from pytest_perfdl.judge.untimed import EXPLAINED
 from pytest_perfdl.model.metrics import needs_profile
 from pytest_perfdl.model.record import Finding, Record, metric_name, row_name
@@ -93,7 +94,7 @@ class Confirmation:
                 return True
             return rows.watched(rounds)
 
-        outcome, rounds, findings, how = self._measure(
+        outcome, rounds, findings, how, _ = self._measure(
             WaivedGate(gate, self.test.limits),
             RoundSide("base", checkout),
             RoundSide("head", against=checkout),
@@ -106,6 +107,56 @@ class Confirmation:
         peaks = None if machine is None else machine.peaks
         settled = settle(found, new, base, now, outcome.verdicts, rounds, self.test.limits, by_row, rules, peaks)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
+
+    def of_table(
+        self,
+        found: Judgement,
+        new: Record,
+        base: Record,
+        now: Record,
+        checkout: Checkout,
+        *,
+        shown: tuple[Shown, Shown] | None,
+    ) -> Judgement:
+        """Measure paired rounds of a table until its cases are decided, then what is named alone.
+
+        Parameters are those of `of_code`. A case that is named may have got slower only because of what a case before
+        it left in the process: it fails if it is slower in processes that measure nothing else.
+        """
+        assert new.table is not None
+        assert base.table is not None
+        assert now.table is not None
+        tests = self.context.collected * self.questions
+        gate = TableGate.of(base.table, now.table, new.table, self.test.limits, tests)
+        if gate is None:
+            return found
+        sides = RoundSide("base", checkout), RoundSide("head", against=checkout)
+        _, rounds, findings, how, spent = self._measure(gate, *sides, shown=shown, loops=gate.loops)
+        alone = alone_in(rounds)
+        for case in gate.probes(gate.judge(rounds, spent)):
+            missing = LEAST_ROUNDS - len(alone.get(case, ()))
+            if missing > 0:
+                alone_rounds = self._alone(case, missing, sides, shown, gate.loops)
+                alone.setdefault(case, []).extend(alone_in(alone_rounds).get(case, ()))
+        settled = settle_table(found, gate, rounds, alone, spent, new, base, now)
+        return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
+
+    def _alone(
+        self,
+        case: str,
+        count: int,
+        sides: tuple[RoundSide, RoundSide],
+        shown: tuple[Shown, Shown] | None,
+        loops: Mapping[str, int],
+    ) -> list[Round]:
+        """Rounds of one case of a table, without all others."""
+        measuring = Rounds(self.context, self.test, *sides, seed=secrets.randbits(32), shown=shown, loops=loops)
+        found = []
+        for number in range(1, count + 1):
+            self.context.progress.start(f"{case} alone, round {number}", self.test.item.nodeid)
+            found.append(measuring.measure(number, cases=frozenset({case})))
+        self.context.progress.clear()
+        return found
 
     def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
@@ -156,7 +207,7 @@ class Confirmation:
 
     def _measure(
         self,
-        gate: Gate | WaivedGate,
+        gate: Gate | WaivedGate | TableGate,
         base: RoundSide,
         head: RoundSide,
         *,
@@ -164,22 +215,23 @@ class Confirmation:
         rows: Rows | None = None,
         profiles: Callable[[list[Round], GateOutcome], bool] = lambda *_: False,
         shown: tuple[Shown, Shown] | None = None,
-    ) -> tuple[GateOutcome, list[Round], list[Finding], str]:
+        loops: Mapping[str, int] | None = None,
+    ) -> tuple[GateOutcome, list[Round], list[Finding], str, Spent]:
         """Rounds until the gate is done and, unless the test fails already, no row looks slower.
 
         Whether a round is profiled follows from the rounds before it, for both sides alike, so that signs stay fair.
-        Also returns their outcome, findings about the machine, and how they were run.
+        Also returns their outcome, findings about the machine, how they were run, and what they took.
         """
         progress, budget = self.context.progress, self.context.settings.budget
-        measuring = Rounds(self.context, self.test, base, head, seed=secrets.randbits(32), shown=shown)
+        measuring = Rounds(self.context, self.test, base, head, seed=secrets.randbits(32), shown=shown, loops=loops)
         rounds: list[Round] = []
-        outcome = GateOutcome(open=True)
+        outcome = gate.look(rounds)
         started = clocks.monotonic()
         while True:
             spent_of = f"{duration(clocks.monotonic() - started)} of {duration(budget)}"
             progress.start(f"paired round {len(rounds) + 1}, {spent_of}", self.test.item.nodeid)
             profiled = profiles(rounds, outcome)
-            rounds.append(measuring.measure(len(rounds) + 1, profiled=profiled))
+            rounds.append(measuring.measure(len(rounds) + 1, profiled=profiled, cases=outcome.cases))
             spent = Spent(clocks.monotonic() - started, budget)
             if outcome.open:
                 outcome = gate.look(as_judged(rounds), spent)
@@ -190,4 +242,4 @@ class Confirmation:
                 break
         progress.clear()
         how = f"{plural(len(rounds), 'round')}, {measuring.how}"
-        return outcome, rounds, list(assemble.findings(measuring.results)), how
+        return outcome, rounds, list(assemble.findings(measuring.results)), how, spent

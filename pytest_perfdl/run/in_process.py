@@ -10,7 +10,7 @@ import pytest
 
 from pytest_perfdl.config.marker import NOTHING_SELECTED
 from pytest_perfdl.config.settings import Settings
-from pytest_perfdl.measure.commands import CallInfo, CallResult, one_repeat
+from pytest_perfdl.measure.commands import CallInfo, CallResult, one_repeat, table_pilot
 from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.record import Better, MeasurementPlan
 from pytest_perfdl.model.units import format_quantity
@@ -49,7 +49,8 @@ class LocalHost:
     def start_call(self, call: CallInfo) -> None:
         """Begin the script of a call."""
         plan = replace(self.plan, period=call.period)
-        self._script = one_repeat(plan, call, self._scratch, flops=True, loops=self._loops)
+        whole = one_repeat(plan, call, self._scratch, flops=True, loops=self._loops)
+        self._script = table_pilot(plan, call, call.cases) if call.cases else whole
         self._command = next(self._script)
 
     def command(self) -> object:

@@ -16,7 +16,7 @@ from pathlib import Path
 from pytest_perfdl.fixture.requests import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.judge.ranks import mean_side, rank_side
 from pytest_perfdl.judge.work import join_work, operator_sides
-from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
+from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat, table_pilot
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import (
     BaselineError,
@@ -213,6 +213,8 @@ class Measurement:
     def _commands(self, info: CallInfo, *, flops: bool) -> Script:
         context = self.context
         plan = replace(self.test.plan, period=info.period)
+        if info.cases:
+            return table_pilot(plan, info, self._chosen(info))
         return one_repeat(
             plan,
             info,
@@ -222,6 +224,13 @@ class Measurement:
             loops=self.test.loops,
             limit=context.processes.timeout(self.test),
         )
+
+    def _chosen(self, info: CallInfo) -> list[str]:
+        """The cases of a table that --perf-case asks for."""
+        chosen = list(filter(self.context.settings.cases.chooses, info.cases))
+        if not chosen:
+            raise PerfError(f"no case of the table meets --perf-case; the first one is {info.cases[0]}")
+        return chosen
 
     def _spoiled(self, remote: RemoteTest) -> str:
         """Why the test must be measured again without counting FLOPs: it failed meanwhile; empty if it did not.

@@ -159,6 +159,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("--perf-json", "also write the results as JSON to this file", metavar="FILE", default="none", level="basic"),
     Option(
+        "--perf-json-benchmark",
+        "also write the times to this file in the JSON of pytest-benchmark, for `pytest-benchmark compare` and other "
+        "programs that read such files",
+        metavar="FILE",
+        default="none",
+    ),
+    Option(
         "--perf-traces",
         "tests whose traces of the baseline and of the current code are included in the report",
         ini="perf_traces",

@@ -53,6 +53,8 @@ class Settings:
     folder: str
     report: Path
     json: Path | None
+    benchmark_json: Path | None
+    """The file in pytest-benchmark's form."""
     traces: Literal["regressed", "all", "none"]
     github: bool
     limits: tuple[tuple[str, ...], tuple[str, ...]]
@@ -181,7 +183,7 @@ def resolve(config: pytest.Config) -> Settings:
     if not option_value(config, "--no-perf"):
         _refuse_without_comparison("--perf-require", mode, given=option_value(config, "--perf-require") is not None)
         _refuse_without_comparison("--perf-shard", mode, given=shard is not None)
-    json = reader.path("perf_json", "")
+    json, benchmark_json = reader.path("perf_json", ""), reader.path("perf_json_benchmark", "")
     return Settings(
         enabled=mode.enabled,
         update=mode.update,
@@ -191,6 +193,7 @@ def resolve(config: pytest.Config) -> Settings:
         folder=reader.path("perf_dir", "baselines"),
         report=config.rootpath / reader.path("perf_report", "perf-report"),
         json=config.invocation_params.dir / json if json else None,
+        benchmark_json=config.invocation_params.dir / benchmark_json if benchmark_json else None,
         traces=reader.choice("perf_traces", ("regressed", "all", "none"), "regressed"),
         github=reader.choice("perf_github", ("auto", "off"), "auto") == "auto",
         limits=(tuple(read_ini(config, "perf_limits") or ()), tuple(option_value(config, "--perf-limit") or ())),

@@ -132,7 +132,17 @@ def _refuse(item: Any, reason: str) -> None:
         __tracebackhide__ = True
         raise PerfError(reason)
 
-    item.setup, item.teardown, item.fixturenames = setup, lambda: None, []
+    item.setup, item.teardown = setup, lambda: None
+
+
+def hide_fixtures(items: Iterable[pytest.Item]) -> None:
+    """Tell of no fixtures of tests that are not set up here: hooks that look into `item.funcargs` would miss them.
+
+    Once all items are known: anyio replaces coroutine functions that do not have its fixture then.
+    """
+    for item in items:
+        private: Any = item
+        private.fixturenames = []
 
 
 def _general_limits(settings: Settings) -> Limits:
@@ -150,20 +160,15 @@ def _perf_test(
     item: pytest.Item, settings: Settings, merged: Limits, waivers: tuple[Waiver, ...], read: Read
 ) -> PerfTest:
     assert isinstance(item, pytest.Function)
-    if _is_unittest(item):
-        raise ValueError("perf tests must be functions or methods of plain classes, not of unittest.TestCase")
     if _ADDRESS.search(item.nodeid):
         raise ValueError("the test id contains an address, which differs in every process: use ids= with fixed names")
-    if inspect.isgeneratorfunction(item.function):
+    if inspect.isgeneratorfunction(item.function) or inspect.isasyncgenfunction(item.function):
         raise ValueError("a perf test cannot be a generator function: remove yield from the test")
-    if is_bare(item):
-        if inspect.iscoroutinefunction(item.function) or inspect.isasyncgenfunction(item.function):
-            raise ValueError("a perf test cannot be a coroutine function: call asyncio.run in a normal test function")
-        if other := _benchmark_plugin(item):
-            raise ValueError(
-                f"the whole test is the step, but its fixture benchmark ({other}) measures by itself: call perf(step) "
-                "of the fixture perf instead of benchmark(step), or remove the marker"
-            )
+    if is_bare(item) and (other := _benchmark_plugin(item)):
+        raise ValueError(
+            f"the whole test is the step, but its fixture benchmark ({other}) measures by itself: call perf(step) of "
+            "the fixture perf instead of benchmark(step), or remove the marker"
+        )
     check_axes(item, settings.markers)
     options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
@@ -193,9 +198,3 @@ def _benchmark_plugin(item: pytest.Item) -> str:
     functions = fixture_functions(item, "benchmark") if "benchmark" in getattr(item, "fixturenames", ()) else ()
     tops = [function.__module__.partition(".")[0] for function, _ in functions]
     return next((top.replace("_", "-") for top in tops if top.startswith("pytest_")), "")
-
-
-def _is_unittest(item: pytest.Function) -> bool:
-    import unittest
-
-    return item.cls is not None and issubclass(item.cls, unittest.TestCase)

@@ -16,7 +16,7 @@ from pytest_perfdl.model.record import Better, MeasurementPlan
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.model.visible import harmless, visible
 from pytest_perfdl.run.assemble import Repeat, UserValue, assemble
-from pytest_perfdl.run.collection import PerfTest, adopt
+from pytest_perfdl.run.collection import PerfTest, adopt, hide_fixtures
 from pytest_perfdl.system import folders
 
 
@@ -89,6 +89,10 @@ class LocalSession:
     def collect(self, items: list[pytest.Item]) -> None:
         """Validate the perf tests among the items and put them first."""
         self._tests, self._refused = adopt(items, self._settings)
+
+    def finish_collecting(self) -> None:
+        """After the last hook that changes the items: refused tests have no fixtures."""
+        hide_fixtures(item for item, _ in self._refused.values())
 
     def estimate(self) -> None:
         """Nothing is known of how long measuring takes here."""

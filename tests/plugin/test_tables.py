@@ -234,3 +234,18 @@ def test_in_this_process_every_case_is_measured_once(project):
     finished = project.run("--perf", "--perf-isolate=none")
     assert finished.code == 0, finished.output
     assert "cases" in finished.output
+
+
+def test_another_revision_is_compared_in_the_same_way(project):
+    project.write("src/package/ops.py", OPS.format(slower="{('mul', 3)}"))
+    finished = project.run("--perf-against=HEAD", "--perf-json=run.json", *WIDE)
+    assert finished.code == 1, finished.output
+    (test,) = json.loads((project.root / "run.json").read_text())["tests"]
+    assert [case for case, verdict in verdicts(test).items() if verdict == "regressed"] == ["op=mul,size=3"]
+
+
+def test_commands_on_baselines_know_tables(project):
+    shown = project.command("show", "test_ops").output
+    assert "Slowest of 15 cases" in shown
+    assert "op=neg,size=4" in shown
+    assert "no measured or profiled step" in project.command("diff", "baselines", "baselines").output

@@ -197,8 +197,13 @@ class Family:
         """The evidence at which the family alarms: T of Ville's inequality."""
         return self.tests / ALPHA
 
-    def look(self, ratios: Ratios, spent: Spent | None = None) -> FamilyOutcome:
-        """Decide from the rounds so far, and which cases the next round measures."""
+    def look(self, ratios: Ratios, spent: Spent | None = None, *, final: bool = False) -> FamilyOutcome:
+        """Decide from the rounds so far, and which cases the next round measures.
+
+        A case that was cleared by its earlier rounds stays so, and its figures are computed again only where it is
+        named, or where this look is the `final` one: a round that measures hundreds of cases for a node would otherwise
+        take longer to judge than to measure.
+        """
         tree, values = self.tree, ratios.values
         own = evidence_of_each(values, self.limits.case)
         node_rounds = [ratios.of_node(node.members) for node in tree.nodes]
@@ -212,6 +217,11 @@ class Family:
             differences = tuple(values[known, place].tolist())
             seconds = tuple(itertools.compress(ratios.head_second, known.tolist()))
             named = tree.case_weight * own[place] >= self.needed
+            if not (final or named) and _was_cleared(differences, seconds, self.limits.case):
+                center = float(np.median(differences))
+                rounds = len(differences)
+                cases.append(Judged("unchanged", float(own[place]), center, excluded=True, rounds=rounds))
+                continue
             cases.append(_judged(differences, seconds, self.limits.case, float(own[place]), named=bool(named)))
         nodes = []
         for place in range(len(tree.nodes)):
@@ -319,6 +329,18 @@ def _judged(
     elif excluded:
         standing = "unchanged"
     return Judged(standing, own, center, interval, over, excluded, len(differences), _noise(differences))
+
+
+def _was_cleared(differences: tuple[float, ...], head_second: tuple[bool, ...], limit: float) -> bool:
+    """Whether a look at fewer of these rounds excluded a slowdown above the limit."""
+    return any(
+        _is_cleared(differences[:count], head_second[:count], limit) for count in range(LEAST_ROUNDS, len(differences))
+    )
+
+
+@functools.lru_cache(maxsize=2**16)
+def _is_cleared(differences: tuple[float, ...], head_second: tuple[bool, ...], limit: float) -> bool:
+    return _judged(differences, head_second, limit, 1.0, named=False).standing == "unchanged"
 
 
 @functools.lru_cache(maxsize=8192)

@@ -108,14 +108,14 @@ class TableGate:
             return GateOutcome(open=True, cases=frozenset(self.family.tree.cases))
         if broken(rounds, ()):
             return GateOutcome(open=False)
-        outcome = self.judge(rounds, spent)
+        outcome = self.judge(rounds, spent, final=False)
         failed = {case for each in rounds if each.cases is not None for case in each.cases.problems}
         chosen = frozenset(self.family.tree.cases[place] for place in outcome.next) - failed
         return GateOutcome(open=bool(chosen), cases=chosen)
 
-    def judge(self, rounds: Sequence[Round], spent: Spent | None = None) -> FamilyOutcome:
-        """What the rounds so far say of every case and group."""
-        return self.family.look(Ratios(self._ratios(rounds), head_second(rounds)), spent)
+    def judge(self, rounds: Sequence[Round], spent: Spent | None = None, *, final: bool = True) -> FamilyOutcome:
+        """What the rounds so far say of every case and group; see `Family.look`."""
+        return self.family.look(Ratios(self._ratios(rounds), head_second(rounds)), spent, final=final)
 
     def _ratios(self, rounds: Sequence[Round]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         places = {case: place for place, case in enumerate(self.family.tree.cases)}

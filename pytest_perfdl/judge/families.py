@@ -279,10 +279,15 @@ class Family:
         if spent is not None and spent.extension_ended:
             return outcome
         late = spent is not None and spent.ended
+        named = [node for node, each in zip(tree.nodes, outcome.nodes, strict=True) if each.standing == "regressed"]
+        told = {place for node in named for place in node.members}
         chosen: set[int] = set()
         for place, each in enumerate(outcome.cases):
+            if each.standing != "open" or (place in told and each.over < OVER):
+                # Of a group that is named, those whose change is at their own limit would be measured for ever.
+                continue
             # After the budget, only what looks slower than hundreds of others do by chance.
-            if each.standing == "open" and (not late or each.over >= 1 - (1 - OVER) * tree.case_weight):
+            if not late or each.over >= 1 - (1 - OVER) * tree.case_weight:
                 chosen.add(place)
         promising = []
         for place, each in enumerate(outcome.nodes):

@@ -301,6 +301,8 @@ class _Told:
             return "unchanged", ""
         if judged.over >= 1 - (1 - OVER) * self.gate.family.tree.case_weight:
             return "suspect", "over the limit, but not for certain"
+        if group := next((words_of(node) for node, _, _ in self.named if place in node.members), ""):
+            return "inconclusive", f"a case of {group}, which got slower; not for certain over its own limit"
         return "inconclusive", "no change found, but a slowdown above the limit is not excluded"
 
     @functools.cached_property

@@ -264,6 +264,16 @@ def test_a_promising_node_keeps_and_takes_up_its_members():
     assert named(rule, outcome) == ([], [{"axis": "0"}])
 
 
+def test_cases_of_a_named_group_that_are_at_their_own_limit_are_not_measured_for_ever():
+    rule, rounds = family(40, range(20)), noise(40, 40, own=0.01, shared=0.0, seed=3)
+    rounds[:, :20] += LIMITS.case
+    rounds[:, 0] += 0.3
+    outcome, count = measured(rule, rounds)
+    assert named(rule, outcome) == (["case 0"], [{"axis": "0"}])
+    assert count <= 20
+    assert {each.standing for each in outcome.cases[1:20]} >= {"open"}
+
+
 def test_a_case_that_was_cleared_stays_so_until_the_last_look():
     """Its later rounds, which a node asked for, are not looked at one by one; all of them count in the end."""
     rule, rounds = family(40, range(10)), noise(8, 40, own=0.003, shared=0.0)

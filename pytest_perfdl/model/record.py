@@ -128,7 +128,7 @@ class Call:
     """Operators whose FLOPs the counter does not know."""
 
 
-SHORT_STEP, RECOMPILED, INJECTED = "short-step", "recompiled", "injected"
+SHORT_STEP, RECOMPILED, INJECTED, KERNELS_LOST = "short-step", "recompiled", "injected", "kernels-lost"
 DOUBTED_SIDES, UNTIED, TEST_ERROR = "doubted-sides", "untied", "test-error"
 """Codes of findings that are asked for. `untied`: the record is tied to no commit, since it is not of the code that the
 tree had; `test-error`: the test failed itself, so there is nothing to judge and its verdict is `invalid`."""
@@ -168,6 +168,7 @@ FINDING_CODES: Mapping[str, FindingCode] = {
     "machine-changed": FindingCode("the reference load took another time", disturbs=True),
     "clock-changed": FindingCode("the CPU clock varied", disturbs=True),
     "throttled": FindingCode("a CPU was throttled", disturbs=True),
+    KERNELS_LOST: FindingCode("the profile of a device is incomplete, so only times are judged", shown="always"),
     "withheld": FindingCode("a GPU was disturbed in paired rounds that were not used", shown="always"),
     "throttled-side": FindingCode("the clock of a GPU was reduced on one side", shown="always"),
     "swapping": FindingCode("memory was swapped", disturbs=True),

@@ -253,11 +253,13 @@ def test_a_device_that_is_not_traced_has_no_figures_of_the_device(simulate, tmp_
     assert found.device_busy_ns is None
 
 
-def test_lost_kernels_are_noticed(simulate, tmp_path):
+def test_where_kernels_are_lost_every_time_a_profile_has_no_figures(simulate, tmp_path):
     simulate(clock=stand_in_gpu.HostClock(), lose_kernels=2)
     left = torch.ones(64, 64, device="cuda")
     found = profiled(lambda _: ([left.relu() for _ in range(4)], None)[1], tmp_path)
-    assert [each.code for each in found.findings if each.level == "invalid"]
+    (note,) = [each for each in found.findings if each.code == "kernels-lost"]
+    assert "kernel launches" in note.message
+    assert found.step_ns == ()
 
 
 def test_the_rates_of_a_device_are_those_of_its_kernels(simulate, monkeypatch):

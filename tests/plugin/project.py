@@ -16,6 +16,8 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
+from plugin.warm import warm as warm_process
+
 SHORT = ("--perf-steps=4", "--perf-warmup=2")
 """The least run shape: for tests to which the figures do not matter."""
 NOT_JUDGED = (*SHORT, "--perf-fail-on=invalid")
@@ -60,9 +62,12 @@ class Case:
 class Running:
     """A pytest run under way."""
 
-    def __init__(self, command, root, env):
+    def __init__(self, command, root, env, warm=None):
         self._log = root / f"output-{len(list(root.glob('output-*')))}.txt"
         with self._log.open("wb") as log:
+            if warm is not None:
+                self.process = warm.run(command, root, self._log, env)
+                return
             self.process = subprocess.Popen(
                 command,
                 cwd=root,
@@ -83,7 +88,7 @@ class Running:
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            os.kill(self.process.pid, signal.SIGKILL)
             raise AssertionError(f"not finished after {timeout} s:\n{self.output}") from None
         return Finished(code, self.output)
 
@@ -117,15 +122,18 @@ class Project:
     def copy(self, folder):
         shutil.copytree(folder, self.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
-    def start(self, *args, plugins=(), autoload=False, python=sys.executable, **env):
-        """Start pytest; of all plugins only this one and those named are loaded, unless `autoload`."""
+    def start(self, *args, plugins=(), autoload=False, python=sys.executable, warm=None, **env):
+        """Start pytest; of all plugins only this one and those named are loaded, unless `autoload`.
+
+        It is forked from a process that has imported torch if `warm` is given.
+        """
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
         settings = {"COLUMNS": "120", "NO_COLOR": "1"}
         if not autoload:
             settings["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         named = [] if autoload else [f"-p{name}" for name in ("perfdl", *plugins)]
         command = [str(python), "-m", "pytest", *named, *map(str, args)]
-        return Running(command, self.root, {**inherited, **settings, **env})
+        return Running(command, self.root, {**inherited, **settings, **env}, warm)
 
     def command(self, *args, python=sys.executable, timeout=300):
         """Run `perfdl` to its end."""
@@ -133,9 +141,13 @@ class Project:
         env = {**inherited, "COLUMNS": "120", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         return Running([str(python), "-m", "pytest_perfdl.cli", *map(str, args)], self.root, env).finish(timeout)
 
-    def run(self, *args, timeout=300, **options):
-        """Run pytest to its end; see `start`."""
-        return self.start(*args, **options).finish(timeout)
+    def run(self, *args, timeout=300, cold=False, **options):
+        """Run pytest to its end; see `start`.
+
+        It is forked unless `cold`, or unless it has another interpreter, plugins or environment than other runs.
+        """
+        forks = not cold and not options.keys() - {"plugins"}
+        return self.start(*args, warm=warm_process(self.root) if forks else None, **options).finish(timeout)
 
     def baselines(self):
         """Every file below the baseline folder by its path from there."""

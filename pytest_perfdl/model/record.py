@@ -169,6 +169,7 @@ FINDING_CODES: Mapping[str, FindingCode] = {
     "clock-changed": FindingCode("the CPU clock varied", disturbs=True),
     "throttled": FindingCode("a CPU was throttled", disturbs=True),
     KERNELS_LOST: FindingCode("the profile of a device is incomplete, so only times are judged", shown="always"),
+    "implausible": FindingCode("a step is faster than the machine can do its work", shown="always"),
     "withheld": FindingCode("a GPU was disturbed in paired rounds that were not used", shown="always"),
     "throttled-side": FindingCode("the clock of a GPU was reduced on one side", shown="always"),
     "swapping": FindingCode("memory was swapped", disturbs=True),

@@ -49,8 +49,10 @@ _HIDDEN = 2.0
 _HIDDEN_NS = 1e6
 """A step of the first process that took this many times as long as in a round, and this much more (1 ms), had a cost
 that the round lacks. Others on the machine can double a time too: the round is only measured another way then."""
-_NO_ROOM = ("out of memory", "busy or unavailable")
-"""Messages of torch's allocators, and of devices that accept a single process."""
+BUSY = "busy or unavailable"
+"""In the message of a device that accepts a single process, and has another one."""
+_NO_ROOM = ("out of memory", BUSY)
+"""In messages of torch's allocators, and of such devices."""
 _SEVERAL_RANKS = "the ranks of a process group are launched together"
 _NOT_SHOWN = "the first process of each side did not report how it ran the test"
 

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import threading
 
 import pytest
 from plugin.gpu import GpuProject
@@ -53,6 +54,20 @@ def test_a_device_that_accepts_one_process_lets_them_run_one_after_the_other(pro
     done, test = project().measure(*AGAINST, "-v", setup=Setup(exclusive=True))
     assert "processes ran one after the other" in " ".join(done.output.split())
     assert test["verdict"] in ("unchanged", "inconclusive")
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["waited for", "refused"])
+def test_a_device_that_another_process_holds(project, ends):
+    made = project()
+    # This process is the other one.
+    held = made.shared / f"context-{os.getpid()}"
+    held.write_text("0")
+    if ends:
+        threading.Timer(10.0, held.unlink).start()
+    done, test = made.measure("--perf-update", setup=Setup(exclusive=True))
+    assert (done.code, test["verdict"]) == ((0, "missing") if ends else (1, "invalid"))
+    if not ends:
+        assert test["reason"].startswith("the GPU accepts one process at a time (exclusive-process mode), and another")
 
 
 @pytest.mark.parametrize(

@@ -678,6 +678,8 @@ def modes(gpu: Gpu) -> list[Any]:
             name = getattr(func, "__name__", "")
             if name in ("cuda", "to", "cpu") and args and isinstance(args[0], torch.Tensor):
                 return self.move(func, name, args, kwargs)
+            if name == "pin_memory":
+                return args[0]
             made = on_device(kwargs.get("device"))
             if made:
                 gpu.check()

@@ -33,7 +33,7 @@ BLOCKING |= {
 }
 SEVERAL = re.compile(r"graph|mem(cpy|set|prefetch)", re.IGNORECASE)
 """Calls that may have several kernels."""
-KNOWN_END = re.compile("without time of their own|so their begin is unknown")
+KNOWN_END = re.compile("without time of their own|after a step whose last device event")
 """Reasons for which a step is left out although it ends where the next one begins."""
 UNSET = {None, 0, -1, 2**32 - 1}
 COLLECTIVE = ("c10d::", "nccl:", "record_param_comms")
@@ -149,7 +149,7 @@ class Reference:
             wrong = [begins > event["end"] for begins, event in zip(call, own, strict=True)]
             ahead = [begins - event["start"] for begins, event in zip(call, own, strict=True)]
             sane = [each for each, bad in zip(ahead, wrong, strict=True) if not bad]
-            if sum(wrong) > max(2, len(own) / 20):
+            if sum(wrong) > max(3, len(own) / 10):
                 # It is the clocks.
                 continue
             skew = max([0, *sane])

@@ -26,8 +26,8 @@ class OnStandIn(Project):
         super().__init__(root)
         self.write("conftest.py", CONFTEST)
 
-    def start(self, *args, **options):
-        return super().start(*args, **{**options, "PYTHONPATH": os.environ["PYTHONPATH"]})
+    def run(self, *args, **options):
+        return super().run(*args, **{**options, "PYTHONPATH": os.environ["PYTHONPATH"]})
 
 
 @pytest.fixture

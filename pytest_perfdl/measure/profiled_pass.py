@@ -244,7 +244,7 @@ def _profiled(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         steps_found = whole_steps(trace)
         tables = profile_tables(trace)
         stored: Path | None = None
-        if command.exemplar:
+        if command.exemplar and tables.steps:
             with Optional("no-exemplar", "the trace of one step", notes):
                 steps = range(tables.steps)
                 # Ranks are shown together in one step, of which they agree by its number: each knows its own times

@@ -114,7 +114,7 @@ class HostClock:
     def wait_until(moment: int) -> None:
         while (left := moment - time.perf_counter_ns()) > 0:
             if left > 200_000:
-                time.sleep((left - 100_000) / 1e9)
+                time.sleep(min((left - 100_000) / 1e9, 1.0))
 
 
 class ManualClock:

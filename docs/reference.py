@@ -29,7 +29,7 @@ from pytest_perfdl.model.metrics import METRICS, CountedMetric, TimedMetric
 from pytest_perfdl.model.untrusted_files import size
 from pytest_perfdl.report import details
 from pytest_perfdl.report.html import PLAIN_AT_MOST
-from pytest_perfdl.results import curve
+from pytest_perfdl.results import curve, verdict
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.run_file import SCHEMA as RUN_SCHEMA
 from pytest_perfdl.results.verdict import (
@@ -173,10 +173,61 @@ project. In this case, use the second names of pytest-perfdl, such as `@pytest.m
 These tests fail in their setup, and the error says what to change. All other tests run, and nothing is recorded for a
 test that fails.
 
-- A method of a `unittest.TestCase`, a coroutine function or a generator function.
+- A generator function.
+- A method of a `unittest.TestCase` with sizes (`scaling=`, or several numbers in `ranks=`): it has no arguments.
 - A test without the fixture `perf` that uses the fixture `benchmark` of another plugin, such as pytest-benchmark.
 - A test with invalid arguments of the marker, or with sizes (`scaling=`) of an argument that the test does not have.
 - A test whose id contains the address of an object, because the address differs in every process: use `ids=`.
+
+### Methods of unittest.TestCase
+
+pytest-perfdl measures methods of a `unittest.TestCase` as they are. The marker selects them, on a method, a class or a
+module; `perf` as a fixture of the class does not.
+
+```python
+class TestAttention(unittest.TestCase):
+    def setUp(self):
+        self.query = torch.ones(1, 8, 128, 64)
+
+    @pytest.mark.perf
+    def test_attention(self):
+        torch.nn.functional.scaled_dot_product_attention(self.query, self.query, self.query)
+```
+
+- The step is the method alone. It runs many times, between one `setUp` and one `tearDown`, so it must be possible to
+  repeat it.
+- Cleanups that the method registers (`addCleanup`, `enterContext`) run after each step, and are not part of it.
+- Subtests are reported for the first step. If one of them fails there, nothing is measured. In later steps a failing
+  subtest ends the test.
+- Coroutine functions of an `IsolatedAsyncioTestCase` run in its loop. Python runs this loop in debug mode, which costs
+  time in every await: `asyncio.get_running_loop().set_debug(False)` in `asyncSetUp` turns it off.
+- To measure a part of a method, get the fixture `perf` in an autouse fixture of the class
+  (`def _perf(self, perf): self.perf = perf`), and call `self.perf(step)` in marked methods.
+- Subclasses such as `torch.testing._internal.common_utils.TestCase`, and classes with generated methods
+  (`instantiate_parametrized_tests`, parameterized), work in the same way. A test that no function of its file defines
+  by name is `outdated` after every change of that file.
+
+### Coroutine functions
+
+An `async def` test is measured in the loop in which a plugin such as pytest-asyncio or anyio runs it. Without such a
+plugin it fails, as in any pytest run.
+
+```python
+@pytest.mark.asyncio
+async def test_generate(perf, engine):
+    await perf(engine.generate, "Hello", setup=engine.reset)
+```
+
+- If the step is a coroutine function, `await` the call, one after the other. The fixture `perf`, and a marked test
+  without it, work as in other tests.
+- A loop over `perf.steps(...)` may await in its body. Use `async for` if the iterable is asynchronous.
+- Between passes over the steps, the process waits for the other process of its round, and its loop stands still. Timers
+  that expire meanwhile, data that arrives, and what both lead to within ten turns of the loop, run before the next step
+  and are not part of it. What takes longer is. A timeout around the call, such as `asyncio.timeout`, expires: put
+  timeouts into the step.
+- A note names tasks that are alive when a step ends. What they do is part of the steps in which they do it. If the
+  baseline's step waits for its tasks and the current one does not, a faster time is `changed`.
+- `perf.compare` compares functions that are not coroutine functions: `lambda: asyncio.run(step())`, in a plain test.
 
 ### What tests and fixtures may change
 
@@ -564,6 +615,8 @@ def files() -> str:
         "row": _fields(record.Row),
         "occasion": _fields(record.Occasion),
         "refreshed": _fields(record.Refreshed),
+        "case": _fields(verdict.CaseVerdict),
+        "group": _fields(verdict.GroupVerdict),
         "curve": _fields(curve.JudgedCurve),
         "size": _fields(curve.Size),
         "fitted": _fields(curve.Fitted),
@@ -679,6 +732,15 @@ test:
 In a run with `--perf-shard`, `shard` has the fields `index` (from 1), `count`, `tests` (the number of perf tests in all
 shards) and `require` (the number of tests in all shards that must be compared). In other runs, `shard` is null.
 
+### A table: many cases of one test
+
+A test with a [table](../how-to/tables.md) has the fields `cases` and `groups`, which are empty for other tests. `cases`
+has one object for every case of the current code, the largest change first:
+
+{case}
+`groups` has one object for every group of cases that got slower:
+
+{group}
 ### A curve: a test's time over the sizes of a parameter
 
 In a [scaling test](../how-to/scaling.md), the size that ran last has the field `curves`. For other tests, `curves` is

@@ -138,6 +138,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session.collect(items)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    perf_session = session.config.stash.get(SESSION, None)
+    if perf_session is not None:
+        perf_session.finish_collecting()
+
+
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str] | None:
     session = config.stash.get(SESSION, None)
     if session is None:
@@ -200,18 +207,19 @@ class ShortFixture:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    host = _host(pyfuncitem)
-    if host is None:
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Around all that runs the test, since `pytest_pyfunc_call` is not called for methods of a `TestCase`."""
+    host = _host(item)
+    if host is None or not isinstance(item, pytest.Function):
         result = yield
-        if short_names.uses_fixture(pyfuncitem):
+        if isinstance(item, pytest.Function) and short_names.uses_fixture(item):
             from pytest_perfdl.fixture import close
 
-            close(pyfuncitem)
+            close(item)
         return result
     from pytest_perfdl.fixture import measuring
 
-    with measuring(pyfuncitem, host):
+    with measuring(item, host):
         return (yield)
 
 

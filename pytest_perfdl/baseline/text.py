@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, RecordError
 from pytest_perfdl.model.metrics import COUNT_SCOPE, is_utilization, scope
-from pytest_perfdl.model.record import Call, MeasurementPlan, Record, Row, Series
+from pytest_perfdl.model.record import Call, Case, MeasurementPlan, Record, Row, Series
 from pytest_perfdl.model.record_json import from_json, to_json
 from pytest_perfdl.model.units import some
 
@@ -195,7 +195,15 @@ def _call(record: Record, base: Call, new: Call) -> Call:
         profiled_ns=base.profiled_ns + new.profiled_ns,
         op_counts=base.op_counts if base.op_counts == new.op_counts else base.op_counts + new.op_counts,
         uncounted=tuple(dict.fromkeys((*base.uncounted, *new.uncounted))),
+        cases=_cases(record, base, new),
     )
+
+
+def _cases(record: Record, base: Call, new: Call) -> tuple[Case, ...]:
+    """The cases of a table with the times of both."""
+    before, after = ({case.id: case for case in call.cases} for call in (base, new))
+    _agree(record, "list of cases", some(sorted(before.keys() - after)), some(sorted(after.keys() - before)))
+    return tuple(replace(case, ns=before[name].ns + case.ns) for name, case in after.items())
 
 
 def _required_metrics(call: Call) -> list[str]:

@@ -244,7 +244,8 @@ def _load_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, Loaded
 
 
 def _load_record(record: Record, label: str) -> Iterator[tuple[Name, LoadedSide]]:
-    for call in record.calls:
+    # A table has no profiled steps.
+    for call in (each for each in record.calls if not each.cases):
         yield Name(record.test, call.name, record.key.slug), LoadedSide(side_of_call(label, call))
 
 

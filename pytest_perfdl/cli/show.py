@@ -8,7 +8,7 @@ import statistics
 from pytest_perfdl.cli.common import say, shown, width
 from pytest_perfdl.cli.project import add_dir, baselines, store
 from pytest_perfdl.model.kernel_names import short_names
-from pytest_perfdl.model.record import Record, Series
+from pytest_perfdl.model.record import Call, Record, Series
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
@@ -60,6 +60,9 @@ def _page(file: str, record: Record) -> str:
     rows += [(f"  {name}", *_figures(series)) for name, series in sorted(record.metrics().items())]
     lines += ["", *layout.rows(rows, "lrl", 2, room)]
     for call in record.calls:
+        if call.cases:
+            lines += _cases(call, room)
+            continue
         step = statistics.fmean(call.profiled_ns)
         largest = sorted(call.rows, key=lambda row: -statistics.fmean(row.ns))[:_ROWS]
         title = "Largest parts of the profiled step" + (f" ({call.name})" if call.name else "")
@@ -72,6 +75,15 @@ def _page(file: str, record: Record) -> str:
         lines += ["", f"  {title}, {format_quantity(round(step), 'ns')}"]
         lines += layout.rows(parts, "lrrr", 4, room, short_names)
     return "\n".join(lines)
+
+
+def _cases(call: Call, room: int) -> list[str]:
+    """The cases of a table that take longest."""
+    longest = sorted(call.cases, key=lambda case: -statistics.median(case.ns))[:_ROWS]
+    title = f"Slowest of {plural(len(call.cases), 'case')}" + (f" ({call.name})" if call.name else "")
+    rows: list[tuple[str, ...]] = [("", "call", "operators/call")]
+    rows += [(visible(case.id), format_quantity(statistics.median(case.ns), "ns"), str(case.ops)) for case in longest]
+    return ["", f"  {title}", *layout.rows(rows, "lrr", 4, room)]
 
 
 def _figures(series: Series) -> tuple[str, str]:

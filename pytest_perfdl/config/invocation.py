@@ -94,13 +94,15 @@ class Invocation:
         return ("./" if file.startswith(("-", "@")) else "") + file + colons + name
 
 
-_NOT_WHEN_UPDATING = frozenset({"--perfdl-against", "--perfdl-against-python", "--perfdl-inject", "--perfdl-require"})
+_NOT_WHEN_UPDATING = frozenset(
+    {"--perfdl-against", "--perfdl-against-python", "--perfdl-case", "--perfdl-inject", "--perfdl-require"}
+)
 _OF_BISECT = frozenset(
     long_name(f"--{name}")
     for name in (
         *("no-perf", "perf-update", "perf-inject", "perf-isolate", "perf-against", "perf-against-python"),
         *("perf-skip-same", "perf-json", "perf-report", "perf-fail-on", "perf-traces", "perf-dir", "perf-require"),
-        *("perf-github", "perf-calibrate", "perf-shard", "perf-note"),
+        *("perf-github", "perf-calibrate", "perf-shard", "perf-note", "perf-json-benchmark"),
     )
 )
 _HARMLESS = frozenset(
@@ -115,7 +117,7 @@ _OURS_TO_DROP = frozenset(
     long_name(f"--{name}")
     for name in (
         *("perf", "no-perf", "perf-update", "perf-report", "perf-json", "perf-github", "perf-require"),
-        *("perf-shard", "perf-note"),
+        *("perf-shard", "perf-note", "perf-json-benchmark"),
     )
 )
 _PYTESTS_TO_KEEP = frozenset(

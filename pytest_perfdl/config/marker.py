@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -179,6 +180,8 @@ def check_axes(item: pytest.Item, markers: tuple[str, ...]) -> dict[str, Sequenc
             _check_ranks("ranks", ranks)
             axes[RANKS] = ranks
     parametrized = " ".join(str(mark.args[0]) for mark in item.iter_markers("parametrize") if mark.args)
+    if axes and is_unittest(item):
+        raise ValueError("sizes are arguments, which methods of a unittest.TestCase do not get: use a test function")
     for name in axes:
         if re.search(rf"\b{name}\b", parametrized):
             raise ValueError(f"scaling= and @pytest.mark.parametrize both give {name}: remove one of them")
@@ -285,11 +288,20 @@ NOTHING_SELECTED = "perf: no perf test was selected, so nothing was measured"
 def is_perf_test(item: pytest.Item, markers: tuple[str, ...]) -> bool:
     """Whether an item has the marker or uses the fixture.
 
-    A doctest in a marked module inherits the marker but is not a perf test.
+    A doctest in a marked module inherits the marker but is not a perf test. Methods of a `unittest.TestCase` need the
+    marker: a fixture for the whole class, which gives one of them `self.perf`, is used by all.
     """
     if not isinstance(item, pytest.Function):
         return False
-    return any(item.get_closest_marker(name) for name in markers) or short_names.uses_fixture(item)
+    if any(item.get_closest_marker(name) for name in markers):
+        return True
+    return not is_unittest(item) and short_names.uses_fixture(item)
+
+
+def is_unittest(item: pytest.Item) -> bool:
+    """Whether an item is a method of a `unittest.TestCase`, which pytest gives no arguments."""
+    cls, unittest = getattr(item, "cls", None), sys.modules.get("unittest")
+    return cls is not None and unittest is not None and issubclass(cls, unittest.TestCase)
 
 
 def smoke_line(tests: int) -> str:

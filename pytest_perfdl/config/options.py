@@ -132,6 +132,14 @@ OPTIONS: tuple[Option, ...] = (
         level="basic",
     ),
     Option(
+        "--perf-case",
+        "of tables (`perf.table`), measure only the cases that meet these conditions on their axes, joined by commas: "
+        "`dtype=float16,tokens>=4096`, with `=`, `!=`, `<`, `<=`, `>` or `>=`; not with `--perf-update`",
+        metavar="CONDITIONS",
+        default="all cases",
+        level="basic",
+    ),
+    Option(
         "--perf-dir",
         "directory of the baselines, relative to the root directory",
         ini="perf_dir",
@@ -150,6 +158,13 @@ OPTIONS: tuple[Option, ...] = (
         level="basic",
     ),
     Option("--perf-json", "also write the results as JSON to this file", metavar="FILE", default="none", level="basic"),
+    Option(
+        "--perf-json-benchmark",
+        "also write the times to this file in the JSON of pytest-benchmark, for `pytest-benchmark compare` and other "
+        "programs that read such files",
+        metavar="FILE",
+        default="none",
+    ),
     Option(
         "--perf-traces",
         "tests whose traces of the baseline and of the current code are included in the report",

@@ -23,6 +23,8 @@ from pytest_perfdl.config.options import (
     option_value,
 )
 from pytest_perfdl.config.short_names import long_name, read_ini
+from pytest_perfdl.model.cases import CaseFilter, parse_filter
+from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.launch import Launch
 from pytest_perfdl.model.metrics import CONTEXT
 from pytest_perfdl.model.record import LoopCount, checked_note
@@ -51,6 +53,8 @@ class Settings:
     folder: str
     report: Path
     json: Path | None
+    benchmark_json: Path | None
+    """The file in pytest-benchmark's form."""
     traces: Literal["regressed", "all", "none"]
     github: bool
     limits: tuple[tuple[str, ...], tuple[str, ...]]
@@ -59,6 +63,8 @@ class Settings:
     require: int
     """Minimum number of compared tests; the run fails with fewer."""
     shard: Shard | None
+    cases: CaseFilter
+    """Which cases of tables are measured."""
     """Which part of the perf tests to measure; `None` for all of them."""
     warmup: int | None
     steps: int | None
@@ -177,7 +183,7 @@ def resolve(config: pytest.Config) -> Settings:
     if not option_value(config, "--no-perf"):
         _refuse_without_comparison("--perf-require", mode, given=option_value(config, "--perf-require") is not None)
         _refuse_without_comparison("--perf-shard", mode, given=shard is not None)
-    json = reader.path("perf_json", "")
+    json, benchmark_json = reader.path("perf_json", ""), reader.path("perf_json_benchmark", "")
     return Settings(
         enabled=mode.enabled,
         update=mode.update,
@@ -187,12 +193,14 @@ def resolve(config: pytest.Config) -> Settings:
         folder=reader.path("perf_dir", "baselines"),
         report=config.rootpath / reader.path("perf_report", "perf-report"),
         json=config.invocation_params.dir / json if json else None,
+        benchmark_json=config.invocation_params.dir / benchmark_json if benchmark_json else None,
         traces=reader.choice("perf_traces", ("regressed", "all", "none"), "regressed"),
         github=reader.choice("perf_github", ("auto", "off"), "auto") == "auto",
         limits=(tuple(read_ini(config, "perf_limits") or ()), tuple(option_value(config, "--perf-limit") or ())),
         fail_on=reader.text("perf_fail_on", FAILS),
         require=reader.number("perf_require", 0, 0),
         shard=shard,
+        cases=reader.cases(mode.update),
         warmup=reader.flag_number("perf_warmup", 0),
         steps=reader.flag_number("perf_steps", 2),
         repeats=reader.flag_number("perf_repeats", 1),
@@ -449,6 +457,16 @@ class _Reader:
             return None if given is None else parsed_shard(given)
         except ValueError:
             raise pytest.UsageError(f"--perf-shard = {given!r}: expected I/N with I from 1 to N, such as 2/4") from None
+
+    def cases(self, update: UpdateMode | None) -> CaseFilter:
+        """Which cases of tables are measured; all if not given."""
+        given = option_value(self.config, "--perf-case")
+        if given is not None and update is not None:
+            raise pytest.UsageError("--perf-case: tables are recorded with all of their cases, remove --perf-update")
+        try:
+            return CaseFilter() if given is None else parse_filter(given)
+        except InputError as error:
+            raise pytest.UsageError(f"--perf-case: {error}") from None
 
     def lock_folder(self) -> Path | None:
         """The folder of the lock files of devices; `None` for `off`."""

@@ -21,7 +21,8 @@ and otherwise with further repeats:
   exactly, `budget` checks absolute bounds and applies waivers.
 - Paired rounds: `round_data` is the data (made by `run.paired_rounds`), `stats.evidence` the statistics of one time,
   `stopping_rule` the rule for step times, `kernels` the rule for kernels and operators; `kernels.judge_comparison`
-  applies it to `perf.compare`. `settle` makes the verdict of the whole test.
+  applies it to `perf.compare`. `families` is the rule for many cases that a process measures together, `tables` the
+  verdict by it. `settle` makes the verdict of the whole test.
 - Without paired rounds: `stored_repeats`, with the rank test of `stats.quantiles`; `log_ratios` compares repeats,
   `stored_repeats.find_drift` measures changes of the machine.
 - Causes: `blame` finds what changed inside the step, `ranks` the rank that it comes from, `work` whether the step does

@@ -48,6 +48,17 @@ class ProfiledRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedCases:
+    """The cases of a table in one round."""
+
+    base: Mapping[str, float]
+    """Nanoseconds of a call, by id, of the cases that both sides measured."""
+    head: Mapping[str, float]
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Why a case was not measured on a side, in one line, by id."""
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One fresh process of the base and one of the head, measured in the same moment.
 
@@ -71,6 +82,8 @@ class Round:
     ranks_base: Mapping[str, ProfiledRanks] = field(default_factory=dict)
     """The ranks of the profiled steps, by call; empty without ranks."""
     ranks_head: Mapping[str, ProfiledRanks] = field(default_factory=dict)
+    cases: TimedCases | None = None
+    """Those of a table; `None` without one."""
     start: Start = "started"
     core: int | None = None
     """The CPU that both were bound to while they warmed up and were timed; `None` where they were free."""

@@ -141,6 +141,8 @@ class GateOutcome:
     """Whether a time looks worse or better than its limit allows, so that its cause will be asked for."""
     verdicts: Mapping[str, MetricVerdict] = field(default_factory=dict)
     """By metric; empty while it is open."""
+    cases: frozenset[str] = frozenset()
+    """Cases of a table that the next round measures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from pytest_perfdl.measure.sizes import Pace, Sizes, TimeLimit, cannot_finish, f
 from pytest_perfdl.model.errors import StepsTooLong
 from pytest_perfdl.model.memory import MemoryAccount
 from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, ProfiledRow, Scalar
+from pytest_perfdl.system import clocks
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.parts import StepParts
@@ -32,8 +33,9 @@ EXPLAINED_STEPS = 2
 _COUNTING = 4
 """Periods of a repeat that are neither timed nor kept: the profiler's warm-up, and those that are counted."""
 
-CallKind = Literal["function", "iterable", "callback"]
-"""How the steps come: a function called again and again, an iterable's elements, or calls back."""
+CallKind = Literal["function", "iterable", "callback", "table"]
+"""How the steps come: a function called again and again, an iterable's elements, calls back, or many cases of a
+function, each of which is opened, timed and freed by commands of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,10 @@ class CallInfo:
     """That the author says the model needs for a step."""
     not_looped: str = ""
     """Why several calls cannot be one step, as "with SOMETHING"; empty where they can."""
+    cases: tuple[str, ...] = ()
+    """Ids of the cases of a table, each once; empty for all other calls."""
+    repeated: tuple[str, ...] = ()
+    """Ids that the test listed again: only the first of them is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +143,36 @@ class Finish:
     """Leave the call; the test goes on."""
 
 
-Command = Calibrate | Settle | Time | Profile | Count | Attribute | Finish
+@dataclass(frozen=True, slots=True)
+class OpenCase:
+    """Free the last case of a table, restore what it may have left behind, and make the next one ready."""
+
+    case: str
+    warmup: int
+    """Steps that are not timed."""
+    loops: int = 0
+    """Calls in a step; 0 to find out how many a step needs."""
+    core: int | None = None
+    """CPU that the process is bound to from here on to the end of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeCase:
+    """Time some steps of the case that is open."""
+
+    steps: int
+    case: str = ""
+    """Its id, which an error names if the process dies."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeCases:
+    """Find out what a call of each of these cases runs, with one profiler for all of them."""
+
+    cases: tuple[str, ...]
+
+
+Command = Calibrate | Settle | Time | Profile | Count | Attribute | Finish | OpenCase | TimeCase | DescribeCases
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +316,52 @@ class Compiled:
     """Why the result of the last step is not computed yet, in a few words; empty if it is."""
 
 
-Reply = Calibrated | Settled | Timed | Profiled | Counted | Attributed | Compiled
+@dataclass(frozen=True, slots=True)
+class CaseOpened:
+    """Answer to `OpenCase`."""
+
+    problem: str = ""
+    """Why the case cannot be measured, in one line; empty if it can."""
+    loops: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CaseTimed:
+    """Answer to `TimeCase`: what every step took, of all its calls together."""
+
+    step_ns: tuple[int, ...]
+    problem: str = ""
+    """What the case raised, in one line; there are no times then."""
+
+
+@dataclass(frozen=True, slots=True)
+class CasesDescribed:
+    """Answer to `DescribeCases`, by id; without cases that raised something."""
+
+    operators: Mapping[str, Mapping[str, int]]
+    """Operators of one call with their occurrences; empty without torch."""
+    kernels: Mapping[str, int]
+
+
+Reply = (
+    Calibrated | Settled | Timed | Profiled | Counted | Attributed | Compiled | CaseOpened | CaseTimed | CasesDescribed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """What one process found out about one case of a table."""
+
+    id: str
+    loops: int
+    """Calls in a step."""
+    step_ns: tuple[int, ...] = ()
+    """Of every timed step, all its calls together; empty for a case with a problem."""
+    problem: str = ""
+    """Why it was not measured, in one line; empty if it was."""
+    operators: Mapping[str, int] = field(default_factory=dict)
+    """Operators of one call with their occurrences; only of the first process of a side."""
+    kernels: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +374,8 @@ class CallResult:
     profiled: Profiled
     counted: Counted
     compiled: Compiled
+    cases: tuple[CaseResult, ...] = ()
+    """Those of a table, in the order in which they ran; the other results are then those of no step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +388,7 @@ class SideResult:
     """All its blocks together."""
     compiled: Compiled
     profiled: Profiled | None = None
+    cases: tuple[CaseResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +521,97 @@ def one_side(
     assert isinstance(compiled, Compiled)
     timed = _joined([block for block in blocks if isinstance(block, Timed)])
     return SideResult(info, settled, timed, compiled, profile)
+
+
+NOT_REACHED = "it was not reached in the time budget"
+"""The problem of a case that the first process of a side did not come to."""
+NO_STEP = Timed(
+    step_ns=(0,),
+    wait_ns=(),
+    delay_ns=(),
+    blocks=(Block(steps=1, wall_ns=1, cpu_ns=1, system_ns=0, run_delay_ns=0, minor_faults=0),),
+    compiles=(),
+    load=None,
+    tracer="",
+)
+"""Times of the step that a table does not have."""
+NOTHING_PROFILED = Profiled((0,), (), {"ops": (0,)}, None, (), (), None)
+
+
+def table_pilot(
+    plan: MeasurementPlan,
+    info: CallInfo,
+    cases: Sequence[str],
+    *,
+    seconds: float = math.inf,
+    failed: Mapping[str, str] | None = None,
+) -> Generator[Command | None, Reply, CallResult]:
+    """The commands for the first process of a side, which says of every case how long a call takes and what it runs.
+
+    Parameters
+    ----------
+    seconds
+        After which no further case is begun.
+    failed
+        Cases that ended an earlier process, by id, with how: they are not opened again.
+    """
+    found = []
+    ends = clocks.monotonic() + seconds
+    for case in cases:
+        if problem := NOT_REACHED if clocks.monotonic() > ends else (failed or {}).get(case, ""):
+            found.append(CaseResult(case, 1, problem=problem))
+            continue
+        opened = yield OpenCase(case, plan.warmup)
+        assert isinstance(opened, CaseOpened)
+        timed = CaseTimed(())
+        if not opened.problem:
+            answer = yield TimeCase(plan.steps, case)
+            assert isinstance(answer, CaseTimed)
+            timed = answer
+        found.append(CaseResult(case, opened.loops, timed.step_ns, opened.problem or timed.problem))
+    described = yield DescribeCases(tuple(case.id for case in found if not case.problem))
+    assert isinstance(described, CasesDescribed)
+    runs = described.operators, described.kernels
+    found = [replace(each, operators=runs[0].get(each.id, {}), kernels=runs[1].get(each.id, 0)) for each in found]
+    compiled = yield Finish()
+    assert isinstance(compiled, Compiled)
+    settled = Settled(0, settled=True, spread=0.0)
+    return CallResult(info, settled, NO_STEP, NOTHING_PROFILED, Counted({}, ()), compiled, tuple(found))
+
+
+def table_side(
+    plan: MeasurementPlan,
+    info: CallInfo,
+    cases: Sequence[str],
+    loops: Mapping[str, int],
+    *,
+    core: int | None = None,
+) -> Generator[Command | None, Reply, SideResult]:
+    """The commands for one of two processes that alternate after every block of a case; `None` is the other's turn.
+
+    Both run the same cases in the same order with the same number of calls in a step, so that what differs between
+    them is their code, and which of them comes first. Of a case that cannot be measured the turns pass unused: the
+    other process measures the same case at all times.
+    """
+    yield None
+    found = []
+    steps = math.ceil(plan.steps / TURNS)
+    for case in cases:
+        opened = yield OpenCase(case, plan.warmup, loops[case], core)
+        assert isinstance(opened, CaseOpened)
+        problem, step_ns = opened.problem, tuple[int, ...]()
+        for _ in range(TURNS):
+            yield None
+            if problem:
+                continue
+            timed = yield TimeCase(steps, case)
+            assert isinstance(timed, CaseTimed)
+            problem, step_ns = timed.problem, (*step_ns, *timed.step_ns)
+        yield None
+        found.append(CaseResult(case, opened.loops, () if problem else step_ns, problem))
+    compiled = yield Finish()
+    assert isinstance(compiled, Compiled)
+    return SideResult(info, Settled(0, settled=True, spread=0.0), NO_STEP, compiled, None, tuple(found))
 
 
 def attribution(info: CallInfo, call: str, *, growth: bool) -> Generator[Command | None, Reply, MemoryAccount | None]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -273,6 +273,24 @@ def sdpa_kernels() -> str:
         "n": switches.math_sdp_enabled(),
     }
     return "".join(letter for letter, enabled in allowed.items() if enabled)
+
+
+def switches() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """Switches of the backends that choose kernels: for each, how it is read and how it is written."""
+    import torch
+
+    def attribute(module: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+        return lambda: getattr(module, name), lambda value: setattr(module, name, value)
+
+    for name in ("enabled", "benchmark", "deterministic", "allow_tf32"):
+        yield attribute(torch.backends.cudnn, name)
+    yield attribute(torch.backends.cuda.matmul, "allow_tf32")
+    for kind in ("flash", "mem_efficient", "math"):
+        switch = torch.backends.cuda
+        yield getattr(switch, f"{kind}_sdp_enabled"), getattr(switch, f"enable_{kind}_sdp")
+    if (used := current()) is not None:
+        kind = used.type
+        yield lambda: torch.is_autocast_enabled(kind), lambda value: torch.set_autocast_enabled(kind, value)
 
 
 def _types() -> Sequence[str]:

@@ -181,7 +181,8 @@ class Program:
         self._conversation = conversation
         self._reset = reset
         self._iterates = iterates
-        self._prepares = prepares
+        self.prepares = prepares
+        """Whether something happens before steps that must not count, as far as is known."""
         self._delay = delay or Delay(0.0)
         self._threads = threads
         self._ranks = ranks
@@ -191,8 +192,12 @@ class Program:
         self._recompiles = 0
         self._tell_finished = finished
         self._pending = ""
+        self.notes: list[Finding] = []
+        """On how the step was called."""
         self.annotating = False
         """Whether the profiler is on; waiting and preparing are then annotated in the trace."""
+        self.passes = 0
+        """Number of passes that were begun: before each, this process waited for a command."""
         self.loops = 1
         """Number of function calls in the current step."""
         self._loops = 1
@@ -218,6 +223,10 @@ class Program:
         if self.annotating:
             self._pending = pending(result)
 
+    def left_undone(self, what: str) -> None:
+        """Take note of work that a profiled step has not done when it ends, unless its result tells of some."""
+        self._pending = self._pending or what
+
     @property
     def call_ns(self) -> float:
         """What one call took in the timed steps."""
@@ -242,12 +251,13 @@ class Program:
                     self.finished = True
                     self._tell_finished(self)
                     compiled = self._compiled(Totals.now(notes).since(before))
-                    found = (*notes[:1], *self._other_threads(), *_other_clock(began))
+                    found = (*notes[:1], *self._other_threads(), *_other_clock(began), *self.notes)
                     self._conversation.answer(replace(compiled, findings=found, pending=self._pending))
                     return
                 if self._reset is not None:
                     self._reset()
                 self._ranks.barrier()
+                self.passes += 1
                 self._conversation.answer((yield from self._counted(self._execute(command))))
         finally:
             binding.free()
@@ -303,7 +313,7 @@ class Program:
             return settled
         if isinstance(command, Time):
             timing = timed_pass.run(
-                command, iterates=self._iterates, prepares=self._prepares, loops=self._loops, ranks=self._ranks
+                command, iterates=self._iterates, prepares=self.prepares, loops=self._loops, ranks=self._ranks
             )
             helpers = Helpers.now()
             result = yield from self._delay.after_each(timing)
@@ -348,9 +358,9 @@ class Program:
             for step in range(1, CALIBRATING + 1):
                 device.synchronize()
                 start = perf_counter_ns()
-                yield False
+                aside = (yield False) or NOTHING
                 device.synchronize()
-                fastest = min(fastest, perf_counter_ns() - start)
+                fastest = min(fastest, perf_counter_ns() - start - aside.setup_ns)
                 # The first one may load or compile something; of two that are surely long enough a third says nothing.
                 if step > 1 and fastest > SURELY * command.least_ns:
                     break

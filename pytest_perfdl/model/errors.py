@@ -177,6 +177,9 @@ class SideSkipped(SideError):
 class WorkerDied(WorkerError):
     """The worker exited without finishing its test; the message has the exit code and the end of its output."""
 
+    case = ""
+    """The case of a table that it measured; empty if it did not."""
+
 
 class TestAbsent(WorkerDied):
     """The worker's side has no such test."""

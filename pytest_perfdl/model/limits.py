@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from pytest_perfdl.model import metrics
 from pytest_perfdl.model.errors import InputError
-from pytest_perfdl.model.metrics import general
+from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME, general
 from pytest_perfdl.model.units import parse_quantity
 
 if TYPE_CHECKING:
@@ -422,5 +422,14 @@ def _most_specific(demands: Mapping[str, Demand], full_name: str) -> Demand | No
     return None if demand is None or demand.off else demand
 
 
-BUILT_IN = Limits.parse({"step_time": "3%", "block_time": "3%", "peak_memory": "2%+1MiB", PER_KERNEL: "5%"})
+BUILT_IN = Limits.parse(
+    {
+        "step_time": "3%",
+        "block_time": "3%",
+        "peak_memory": "2%+1MiB",
+        PER_KERNEL: "5%",
+        CASE_TIME: "5%",
+        GROUP_TIME: "1%",
+    }
+)
 """The default limits."""

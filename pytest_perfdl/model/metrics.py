@@ -59,6 +59,8 @@ def _share(description: str, better: Better = "higher", *, label: str) -> TimedM
     return TimedMetric(description, "%", better, is_utilization=True, label=label)
 
 
+CASES, CASE_TIME, GROUP_TIME = "cases", "case_time", "group_time"
+"""Of tables only: the number of cases, and the times that limits on single cases and on groups of cases are about."""
 GROWTH = "growth"
 """This metric exists only for calls whose memory grows."""
 
@@ -81,6 +83,13 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     ),
     "throughput": TimedMetric(
         "items per second, for calls with `items=`", "items/s", "higher", label="items per second"
+    ),
+    CASE_TIME: TimedMetric(
+        "time of a call of each case of a `perf.table`: lower quartile of its steps", label="time of a call of a case"
+    ),
+    GROUP_TIME: TimedMetric(
+        "median change of `case_time` over the cases of a table that have a value of an axis or an operator in common",
+        label="typical time of a call in a group of cases",
     ),
     "step_p25": TimedMetric("25th percentile of step times", label="25th percentile of step times"),
     "step_p50": TimedMetric("median of step times", label="median of step times"),
@@ -174,6 +183,9 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
         "higher",
         is_utilization=True,
         label="bandwidth of collectives",
+    ),
+    CASES: CountedMetric(
+        "number of cases of a `perf.table`, with those that cannot be measured", per_step=False, label="cases"
     ),
     "ops": CountedMetric(
         "number of operator calls per step, with those that other operators make", label="operator calls per step"

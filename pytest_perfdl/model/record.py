@@ -114,6 +114,23 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Case:
+    """One case of a table."""
+
+    id: str
+    ns: tuple[float, ...]
+    """Time of a call in nanoseconds (lower quartile of steps), one value per process."""
+    loops: int
+    """Calls in a timed step."""
+    ops: int
+    """Operators that a call runs, counted with their repetitions."""
+    kernels: int
+    """Kernels that a call launches; 0 without a device."""
+    operators: tuple[str, ...] = ()
+    """Names of the operators, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """The measurement of one `perf(...)` call of a test; `name` is empty unless given."""
 
@@ -126,10 +143,13 @@ class Call:
     """Number of operators in every profiled step; steps differ if the values do."""
     uncounted: tuple[str, ...] = ()
     """Operators whose FLOPs the counter does not know."""
+    cases: tuple[Case, ...] = ()
+    """Of a table, sorted by id; it has neither rows nor times of steps."""
 
 
 SHORT_STEP, RECOMPILED, INJECTED, KERNELS_LOST = "short-step", "recompiled", "injected", "kernels-lost"
 DOUBTED_SIDES, UNTIED, TEST_ERROR = "doubted-sides", "untied", "test-error"
+CASE_ERROR, CASE_REPEATED, CASES_DIFFER, CASES_LATE = "case-error", "case-repeated", "cases-differ", "cases-late"
 """Codes of findings that are asked for. `untied`: the record is tied to no commit, since it is not of the code that the
 tree had; `test-error`: the test failed itself, so there is nothing to judge and its verdict is `invalid`."""
 
@@ -156,6 +176,10 @@ FINDING_CODES: Mapping[str, FindingCode] = {
     "pair": FindingCode("the processes of a pair differ in what they should share", unconfirmed=True),
     "unpaired": FindingCode("why there are no paired rounds, which can be fixed", shown="always", unconfirmed=True),
     DOUBTED_SIDES: FindingCode("sides may not have run their own code", shown="always", unconfirmed=True),
+    CASE_ERROR: FindingCode("a case of a table cannot be measured", shown="always"),
+    CASE_REPEATED: FindingCode("a case of a table is listed twice", shown="always"),
+    CASES_LATE: FindingCode("cases of a table do not fit into the time budget", shown="always"),
+    CASES_DIFFER: FindingCode("the two sides of a table have different cases", shown="always"),
     INJECTED: FindingCode("steps were slowed down on purpose", shown="always"),
     RECOMPILED: FindingCode("torch.compile compiled something in measured steps", shown="always"),
     "stalled": FindingCode("a step took many times as long as the others", shown="always"),
@@ -289,6 +313,11 @@ class Record:
     def reference_ns(self) -> tuple[int | None, ...]:
         """Time of the reference load per process; `None` where it was not timed."""
         return tuple(ns for occasion in self.occasions for ns in occasion.reference_ns or (None,) * occasion.repeats)
+
+    @property
+    def table(self) -> Call | None:
+        """The table of a test that measures one; it is then its only call."""
+        return next((call for call in self.calls if call.cases), None)
 
     def metrics(self) -> dict[str, Series]:
         """All metrics by full name: `step_time`, or `forward.step_time` for a named call."""

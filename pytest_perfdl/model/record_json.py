@@ -15,12 +15,14 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from pytest_perfdl.model.cases import LONGEST_ID
 from pytest_perfdl.model.errors import OtherSchemaError, RecordError
 from pytest_perfdl.model.record import (
     LONGEST_NOTE,
     SHORT_HASH,
     Better,
     Call,
+    Case,
     Code,
     Finding,
     Key,
@@ -68,6 +70,8 @@ _ShortHash = Annotated[str, msgspec.Meta(pattern=rf"^[0-9a-f]{{{SHORT_HASH}}}\Z"
 PATH = r"^(?!/|-|:)(?!(?:.*/)?\.{0,2}(?:/|\Z))[^\x00-\x1f\x7f\\]+\Z"
 """Of a file in a repository, from its top; it is given to git."""
 _Path = Annotated[str, msgspec.Meta(pattern=PATH, max_length=4096)]
+_CASES = 100_000
+"""Cases that a table may have."""
 _FILES = 10_000
 """Files that a record may name."""
 _Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -121,6 +125,15 @@ class _RowForm(msgspec.Struct):
     ns: list[_Number]
 
 
+class _CaseForm(msgspec.Struct):
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ID)]
+    ns: list[_Number]
+    loops: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+    ops: _Small
+    kernels: _Small
+    operators: list[str]
+
+
 class CallOutline(msgspec.Struct):
     """The metrics of a call."""
 
@@ -133,6 +146,7 @@ class _CallForm(CallOutline):
     profiled_ns: list[_Number]
     op_counts: list[_Small]
     uncounted: list[str]
+    cases: Annotated[list[_CaseForm], msgspec.Meta(max_length=_CASES)] = []
 
 
 class _CodeForm(msgspec.Struct):
@@ -368,7 +382,13 @@ def _call_to_json(call: Call) -> dict[str, Any]:
             {"kind": row.kind, "name": row.name, "count": _exact(row.count), "ns": _numbers(row.ns, significant)}
             for row in call.rows
         ],
+        **({"cases": [_case_to_json(case) for case in call.cases]} if call.cases else {}),
     }
+
+
+def _case_to_json(case: Case) -> dict[str, Any]:
+    """Its fields: one line of a baseline."""
+    return dataclasses.asdict(case) | {"ns": _numbers(case.ns, significant), "operators": list(case.operators)}
 
 
 def _occasion(form: OccasionForm, place: str) -> Occasion:
@@ -401,7 +421,15 @@ def _call(form: _CallForm, place: str, repeats: int) -> Call:
         profiled_ns=_durations(form.profiled_ns, repeats, f"{place}.profiled_ns"),
         op_counts=tuple(form.op_counts),
         uncounted=tuple(form.uncounted),
+        cases=tuple(_case(each, f"{place}.cases[{number}]", repeats) for number, each in enumerate(form.cases)),
     )
+
+
+def _case(form: _CaseForm, place: str, repeats: int) -> Case:
+    times = _check_bounds(_each(form.ns, repeats, f"{place}.ns"), f"{place}.ns", LONGEST_NS)
+    if min(times) <= 0:
+        raise RecordError(f"is malformed ({_cut(place)}.ns: {min(times)} ns, expected a time above 0)")
+    return Case(form.id, tuple(times), form.loops, form.ops, form.kernels, tuple(form.operators))
 
 
 def _series(form: _SeriesForm, place: str, repeats: int) -> Series:

@@ -9,8 +9,8 @@ none measures or judges. `write_all` writes the report folder.
 - Form: `layout` (tables and paragraphs on a terminal), `svg` (pictures), `files` (writes all files or none).
 - A run: `terminal` (summary, text of a failure), `html` (the self-contained page, with `details` and `evidence`; of
   `templates/`, `_body` has the sections of a test), `markdown` (text of the step summary and of a comment), `github`
-  (annotations; writes the step summary), `exports` (CSV, Parquet, JUnit properties). `results.run_file` writes
-  `run.json`.
+  (annotations; writes the step summary), `exports` (CSV, Parquet, JUnit properties), `benchmark_json` (the JSON of
+  pytest-benchmark). `results.run_file` writes `run.json`.
 - Traces of a run: `traces` collects them; `step_trace` (Chrome trace of both sides) and `speedscope` make the joint
   ones.
 - Commands: `history`, `scaling`, `whatif`, and the packages `diff` and `trace`.
@@ -18,6 +18,7 @@ none measures or judges. `write_all` writes the report folder.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,20 +80,20 @@ def write_all(run: Run) -> Written:
         ) from error
 
 
-def remove_earlier(folder: Path, json: Path | None) -> None:
+def remove_earlier(folder: Path, files: Iterable[Path | None]) -> None:
     """Remove what an earlier run reported: if this one is killed, nobody must take it for this one's.
 
     Parameters
     ----------
     folder
         Of the report.
-    json
-        The file of `--perf-json`.
+    files
+        Those of `--perf-json` and `--perf-json-benchmark`, if any.
     """
     remove_files([folder / "run.json"], folder)
     _remove_pages(folder)
-    if json is not None:
-        remove_files([json], json.parent)
+    for file in filter(None, files):
+        remove_files([file], file.parent)
 
 
 def _remove_pages(folder: Path) -> None:

@@ -96,11 +96,12 @@ class CauseGroup:
         Without nanoseconds where the profiled step changed by much more or less than the timed one: then only the share
         says anything of the latter.
         """
-        own = format_quantity(self.delta_ns, "ns", signed=True)
+        own, timed = format_quantity(self.delta_ns, "ns", signed=True), self.timed_delta_ns
+        if self.share is None and timed is not None and self.delta_ns * timed < 0:
+            return "the times of the profiled step do not show it"
         if self.share is None:
             return f"{own} in the profiled step"
         share = "all" if self.share >= _ALL else format_percent(self.share, signed=False)
-        timed = self.timed_delta_ns
         if timed is not None and abs(self.step_delta_ns - timed) > ALIKE * abs(timed):
             return f"{share} of the change in the profiled step"
         whole = format_quantity(self.step_delta_ns, "ns", signed=True)

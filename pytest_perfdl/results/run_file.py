@@ -36,7 +36,9 @@ from pytest_perfdl.results.curve import JudgedCurve, RankComparison
 from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion, WaiverFile
 from pytest_perfdl.results.trace_files import TRACE_PATH, kept, paths_of
 from pytest_perfdl.results.verdict import (
+    CaseVerdict,
     Cause,
+    GroupVerdict,
     Judgement,
     MetricVerdict,
     OperatorSides,
@@ -130,6 +132,10 @@ class TestForm(msgspec.Struct):
     record: _Record | None
     base_record: _Record | None
     base_now: _Record | None
+    cases: tuple[CaseVerdict, ...] = ()
+    """Those of a table; empty for other tests."""
+    groups: tuple[GroupVerdict, ...] = ()
+    """Groups of cases that got slower."""
 
 
 class RunForm(msgspec.Struct):

@@ -360,6 +360,58 @@ class SourceDiff:
 
 
 @dataclass(frozen=True, slots=True)
+class CaseVerdict:
+    """The verdict on one case of a table."""
+
+    id: str
+    """Its values by axis, "op=add,dtype=float16", or what the test calls it."""
+    verdict: Verdict
+    """`inconclusive` where no change was found, but a slowdown above the limit is not excluded."""
+    effect: float | None = None
+    """Change of the time of a call, as a ratio; `None` where it was not compared."""
+    interval: tuple[float, float] | None = None
+    """Ends of its 95 % interval."""
+    base_ns: float | None = None
+    """Time of a call of the baseline's code, in nanoseconds: geometric mean over the rounds."""
+    time_ns: float | None = None
+    """Time of a call of the current code, likewise; of a new case that of its only process."""
+    noise: float | None = None
+    """Robust standard deviation of a round's change, as a fraction; `None` for fewer than three rounds."""
+    rounds: int = 0
+    """Paired rounds that measured it."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Operators (`ops`) and kernels (`kernels`) of a call."""
+    base_counts: Mapping[str, int] = field(default_factory=dict)
+    """The same of the baseline's code."""
+    reason: str = ""
+    """Why it was not measured, or what else is to be said, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVerdict:
+    """A group of cases that got slower."""
+
+    where: Mapping[str, str]
+    """What they have in common: an axis with its value, or `operator` with its name; empty for all cases."""
+    cases: int
+    """Number of its cases."""
+    effect: float
+    """Typical change: of the median over its cases."""
+    interval: tuple[float, float]
+    """Ends of its 95 % interval."""
+    cause: str
+    """What most of its cases run that they did not run before; empty if their operators are the same."""
+    verdict: Verdict = "regressed"
+    """`suspect` if its typical cases are not slower when each of them is measured alone."""
+    agreeing: int = 0
+    """Cases whose own interval lies above zero."""
+    noise: float | None = None
+    """Robust standard deviation of a round's change, as a fraction; `None` for fewer than three rounds."""
+    rounds: int = 0
+    """Paired rounds that measured all of its cases."""
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """The verdict on one test, with everything that a report says about it."""
 
@@ -390,6 +442,10 @@ class Judgement:
     """Breakdowns of memory, for calls whose memory changed or grows."""
     rounds: str = ""
     """How the rounds were run: forked or new processes, pinned or not, with reasons; and how many steps were timed."""
+    cases: tuple[CaseVerdict, ...] = ()
+    """Of a table, the slowest changes first; empty for other tests."""
+    groups: tuple[GroupVerdict, ...] = ()
+    """Of a table, groups that got slower, the largest change first."""
     environment: tuple[MetricVerdict, ...] = ()
     """If the environment differs: the baseline's recorded times compared with those of the same code now."""
 

@@ -15,13 +15,26 @@ from pytest_perfdl.judge.ranks import traffic
 from pytest_perfdl.machine.reference_load import drift
 from pytest_perfdl.machine.utilization import NO_RATES, Utilization, host_overhead, mfu, mix_of, utilization
 from pytest_perfdl.measure import compiling
-from pytest_perfdl.measure.commands import CallResult, Compiled, Counted, Profiled, SideResult, Timed
+from pytest_perfdl.measure.commands import (
+    NOT_REACHED,
+    CallResult,
+    CaseResult,
+    Compiled,
+    Counted,
+    Profiled,
+    SideResult,
+    Timed,
+)
 from pytest_perfdl.measure.timed_pass import lower_quartile
-from pytest_perfdl.model.metrics import GROWTH, METRICS, better
+from pytest_perfdl.model.metrics import CASES, GROWTH, METRICS, better
 from pytest_perfdl.model.record import (
+    CASE_ERROR,
+    CASE_REPEATED,
+    CASES_LATE,
     RECOMPILED,
     Better,
     Call,
+    Case,
     Finding,
     Kind,
     MeasurementPlan,
@@ -33,7 +46,7 @@ from pytest_perfdl.model.record import (
     metric_name,
     row_name,
 )
-from pytest_perfdl.model.units import format_quantity, plural
+from pytest_perfdl.model.units import format_quantity, plural, some
 from pytest_perfdl.run.joined_ranks import metrics as rank_metrics
 from pytest_perfdl.stats.quantiles import quantile
 
@@ -300,7 +313,7 @@ def assemble(
                 seconds=round(_mean([repeat.seconds for repeat in repeats]), 1) or None,
             ),
         ),
-        modes={"page_faults": tuple(sorted({_fault_mode(r) for repeat in repeats for r in repeat.calls}))},
+        modes=_modes([result for repeat in repeats for result in repeat.calls if not result.info.cases]),
         integrity=_unique(findings),
     )
 
@@ -308,7 +321,7 @@ def assemble(
 def absent_figures(first: Repeat, machine: Machine | None) -> list[Finding]:
     """Which utilization metrics are absent, and why: one finding per reason."""
     by_reason: dict[str, list[str]] = {}
-    for result in first.calls:
+    for result in (each for each in first.calls if not each.info.cases):
         times = _step_times(result)
         found = step_utilization(result, machine, times.get("step_time", times["block_time"]))
         for name, reason in found.absent.items():
@@ -386,8 +399,10 @@ def _representative(repeats: Sequence[Repeat]) -> Iterator[tuple[str, Profiled]]
 def _call(
     results: Sequence[CallResult], values: Sequence[Sequence[UserValue]], machine: Machine | None
 ) -> tuple[Call, list[Finding]]:
-    series = _timed_series(results, machine) | _counted_series(results) | _user_series(values)
     first = results[0]
+    if first.info.cases:
+        return table_call(results)
+    series = _timed_series(results, machine) | _counted_series(results) | _user_series(values)
     call = Call(
         name=first.info.name,
         series=series,
@@ -399,6 +414,47 @@ def _call(
         uncounted=tuple(sorted({name for result in results for name in result.counted.uncounted})),
     )
     return call, list(_findings(results))
+
+
+def table_call(results: Sequence[CallResult]) -> tuple[Call, list[Finding]]:
+    """A table, with the cases that all processes measured, and what is wrong with the others."""
+    first = results[0]
+    times = [case_times(result.cases) for result in results]
+    known = [case for case in first.cases if all(case.id in each for each in times)]
+    cases = tuple(
+        Case(
+            case.id,
+            tuple(each[case.id] for each in times),
+            case.loops,
+            sum(case.operators.values()),
+            case.kernels,
+            tuple(case.operators),
+        )
+        for case in sorted(known, key=lambda case: case.id)
+    )
+    counts = Series("counted", METRICS[CASES].unit, "lower", (float(len(first.info.cases)),) * len(results))
+    call = Call(first.info.name, {CASES: counts}, (), (0,) * len(results), cases=cases)
+    findings = [finding for result in results for finding in result.compiled.findings]
+    findings += [
+        Finding("note", CASE_ERROR, f"the case {case.id} was not measured: {case.problem}")
+        for result in results
+        for case in result.cases
+        if case.problem and case.problem != NOT_REACHED
+    ]
+    if late := [case.id for result in results for case in result.cases if case.problem == NOT_REACHED]:
+        count = f"{len(late)} of {plural(len(first.cases), 'case')}"
+        do = "choose cases with --perf-case, or set a larger --perf-budget"
+        findings.append(Finding("note", CASES_LATE, f"{count} were not reached in the time budget: {some(late)}; {do}"))
+    findings += [
+        Finding("note", CASE_REPEATED, f"the case {case} is listed twice: only the first one is measured")
+        for case in first.info.repeated
+    ]
+    return call, list(dict.fromkeys(findings))
+
+
+def case_times(cases: Sequence[CaseResult]) -> dict[str, float]:
+    """Nanoseconds of a call of each case that was measured: the lower quartile of its steps."""
+    return {case.id: max(quantile(case.step_ns, 0.25), 1.0) / case.loops for case in cases if case.step_ns}
 
 
 def side_values(
@@ -416,6 +472,7 @@ def side_values(
     found = {
         metric_name(result.info.name, name): max(value, 1.0) if METRICS[name].unit == "ns" else value
         for result in results
+        if not result.info.cases
         for name, value in _timed_values(result, machine, mixes.get(result.info.name)).items()
     }
     found |= {
@@ -696,6 +753,10 @@ def _waited_for_somebody(result: CallResult | SideResult) -> bool:
 def _waiting(result: CallResult | SideResult) -> float:
     """Fraction of the timed steps in which the step's thread was ready to run and did not."""
     return result.timed.per_step("run_delay_ns") / max(result.timed.per_step("wall_ns"), 1.0)
+
+
+def _modes(results: Sequence[CallResult]) -> dict[str, tuple[str, ...]]:
+    return {"page_faults": tuple(sorted(set(map(_fault_mode, results))))} if results else {}
 
 
 def _fault_mode(result: CallResult) -> str:

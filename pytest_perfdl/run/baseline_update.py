@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.baseline.text import append
 from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.failures import PerfError
-from pytest_perfdl.model.record import Record
+from pytest_perfdl.model.record import Call, Case, Record
 from pytest_perfdl.results.verdict import REWRITTEN, Judgement
 from pytest_perfdl.run.assemble import exemplars
 from pytest_perfdl.run.context import RunContext
@@ -25,6 +26,29 @@ def rewrites(mode: str | None, judgement: Judgement) -> bool:
     if mode == "changed":
         return (verdict in REWRITTEN and not judgement.is_budgets_alone) or judgement.counts_changed
     return mode == "new" and verdict == "missing"
+
+
+def keep_cases(new: Record, base: Record, judgement: Judgement) -> Record:
+    """The record with the stored times of those cases of a table that did not change.
+
+    So a new baseline has another line for a case that changed, and no others.
+    """
+    same = {each.id for each in judgement.cases if each.verdict in ("unchanged", "inconclusive")}
+    stored = {case.id: case for call in base.calls for case in call.cases if case.id in same}
+    if not stored or new.repeats != base.repeats:
+        return new
+
+    def kept(call: Call) -> Call:
+        return replace(call, cases=tuple(_kept(case, stored.get(case.id)) for case in call.cases))
+
+    return replace(new, calls=tuple(map(kept, new.calls)))
+
+
+def _kept(case: Case, stored: Case | None) -> Case:
+    """The stored case, if a call of it runs the same."""
+    if stored is None or (stored.operators, stored.ops, stored.kernels) != (case.operators, case.ops, case.kernels):
+        return case
+    return stored
 
 
 def update(

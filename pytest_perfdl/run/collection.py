@@ -18,7 +18,7 @@ from pytest_perfdl.config.short_names import marks, uses_fixture
 from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit_option
-from pytest_perfdl.model.metrics import METRICS, general, is_utilization, is_zero_if_absent
+from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME, METRICS, general, is_utilization, is_zero_if_absent
 from pytest_perfdl.model.record import MeasurementPlan, Record
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.waivers import Waiver, waivers_for
@@ -28,6 +28,8 @@ from pytest_perfdl.workers.job import exempt_from_timeout
 
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{4,}")
 """In the text of an object without one of its own: `<object at 0x7f12c0>`."""
+_OF_TABLES = dict.fromkeys((CASE_TIME, GROUP_TIME))
+"""Metrics of tables that records do not hold as such."""
 _LIMIT_SOURCES = ("ini perf_limits", "--perf-limit")
 
 
@@ -58,7 +60,7 @@ class PerfTest:
         """Metrics that the marker holds and the test did not measure, without those that a test may be without."""
         return tuple(
             name
-            for name in self.own_limits.unmatched(record.metrics())
+            for name in self.own_limits.unmatched({**record.metrics(), **(_OF_TABLES if record.table else {})})
             if not (is_utilization(name) or is_zero_if_absent(name) or self._is_left_alone(name))
         )
 
@@ -130,7 +132,17 @@ def _refuse(item: Any, reason: str) -> None:
         __tracebackhide__ = True
         raise PerfError(reason)
 
-    item.setup, item.teardown, item.fixturenames = setup, lambda: None, []
+    item.setup, item.teardown = setup, lambda: None
+
+
+def hide_fixtures(items: Iterable[pytest.Item]) -> None:
+    """Tell of no fixtures of tests that are not set up here: hooks that look into `item.funcargs` would miss them.
+
+    Once all items are known: anyio replaces coroutine functions that do not have its fixture then.
+    """
+    for item in items:
+        private: Any = item
+        private.fixturenames = []
 
 
 def _general_limits(settings: Settings) -> Limits:
@@ -148,20 +160,15 @@ def _perf_test(
     item: pytest.Item, settings: Settings, merged: Limits, waivers: tuple[Waiver, ...], read: Read
 ) -> PerfTest:
     assert isinstance(item, pytest.Function)
-    if _is_unittest(item):
-        raise ValueError("perf tests must be functions or methods of plain classes, not of unittest.TestCase")
     if _ADDRESS.search(item.nodeid):
         raise ValueError("the test id contains an address, which differs in every process: use ids= with fixed names")
-    if inspect.isgeneratorfunction(item.function):
+    if inspect.isgeneratorfunction(item.function) or inspect.isasyncgenfunction(item.function):
         raise ValueError("a perf test cannot be a generator function: remove yield from the test")
-    if is_bare(item):
-        if inspect.iscoroutinefunction(item.function) or inspect.isasyncgenfunction(item.function):
-            raise ValueError("a perf test cannot be a coroutine function: call asyncio.run in a normal test function")
-        if other := _benchmark_plugin(item):
-            raise ValueError(
-                f"the whole test is the step, but its fixture benchmark ({other}) measures by itself: call perf(step) "
-                "of the fixture perf instead of benchmark(step), or remove the marker"
-            )
+    if is_bare(item) and (other := _benchmark_plugin(item)):
+        raise ValueError(
+            f"the whole test is the step, but its fixture benchmark ({other}) measures by itself: call perf(step) of "
+            "the fixture perf instead of benchmark(step), or remove the marker"
+        )
     check_axes(item, settings.markers)
     options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
@@ -191,9 +198,3 @@ def _benchmark_plugin(item: pytest.Item) -> str:
     functions = fixture_functions(item, "benchmark") if "benchmark" in getattr(item, "fixturenames", ()) else ()
     tops = [function.__module__.partition(".")[0] for function, _ in functions]
     return next((top.replace("_", "-") for top in tops if top.startswith("pytest_")), "")
-
-
-def _is_unittest(item: pytest.Function) -> bool:
-    import unittest
-
-    return item.cls is not None and issubclass(item.cls, unittest.TestCase)

@@ -157,7 +157,7 @@ def _compare_sides(measurement: Measurement, commit: str, tests_of: str = "") ->
     base = replace(base, record=record)
     found = standing(new, base.record, (), limits, stored=False)
     if found.verdict not in ("invalid", "outdated"):
-        if select_held(found, limits):
+        if new.table is not None or select_held(found, limits):
             pair = _Pair(measurement, checkout, commit, base)
             found = pair.judged(found, new, base.record)
         else:
@@ -248,7 +248,7 @@ def _compare_in_pairs(measurement: Measurement, baseline: Baseline, code: Baseli
     if found.verdict in ("invalid", "outdated"):
         # A baseline of another machine ID cannot be outdated here: report the reason only.
         return found.reason if baseline.own is None else ComparisonResult(found, baseline.own)
-    if not select_held(found, limits):
+    if new.table is None and not select_held(found, limits):
         # Budgets do not depend on the baseline.
         return ""
     checkout = revisions.checkout(commit)
@@ -321,6 +321,11 @@ def _compare_repeats(measurement: Measurement, baseline: Baseline, why: str, *, 
         measurement.draw(len(measurement.repeats) + 1, of=MOST_REPEATS)
         fresh = measurement.record()
     judgement = confirm(found, base, fresh, limits, others=baseline.others, remaining=max(left, 0))
+    if fresh.table is not None and base is not None and judgement.verdict == "unchanged":
+        said = (
+            f"the times of a table are compared in paired rounds only, and there were none: {why or 'no reason known'}"
+        )
+        judgement = replace(judgement, verdict="inconclusive", reason=said)
     judgement = replace(judgement, rounds=unseen([call for repeat in measurement.repeats for call in repeat.calls]))
     if not why or (base is None and not tried):
         return judgement
@@ -345,6 +350,9 @@ class _Pair:
     def judged(self, found: Judgement, new: Record, base: Record) -> Judgement:
         """Measure paired rounds until every time has a verdict, then locate the source lines of a change."""
         shown = (self.side.shown, self.measurement.remote.shown)
+        if new.table is not None:
+            known = (shown[0], shown[1]) if shown[0] and shown[1] else None
+            return self.confirmation.of_table(found, new, base, self.side.record, self.checkout, shown=known)
         origins = self.measurement.remote.origins
         functions = touched(origins.files, self.checkout) if origins is not None else ()
         judgement = self.confirmation.of_code(

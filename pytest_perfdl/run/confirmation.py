@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_perfdl.fixture.requests import Expectation
@@ -17,10 +17,11 @@ from pytest_perfdl.judge.ranks import find_explaining
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
+from pytest_perfdl.judge.tables import TableGate, alone_in, settle_table
 from pytest_perfdl.judge.untimed import EXPLAINED
 from pytest_perfdl.machine.device_state import DeviceUse, DeviceUses
 from pytest_perfdl.model.metrics import needs_profile
-from pytest_perfdl.model.record import Finding, Record, metric_name, row_name
+from pytest_perfdl.model.record import Call, Finding, Record, metric_name, row_name
 from pytest_perfdl.model.units import duration, plural
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run import assemble
@@ -36,6 +37,8 @@ from pytest_perfdl.workers.checkout import Checkout
 PROFILED = LEAST_ROUNDS
 """Number of first rounds that are profiled in any case."""
 _REMEDY = "let the GPU cool, lock its clocks (perfdl check shows the command), and stop other processes"
+TABLE_ROUNDS = 4
+"""Rounds of all cases of a table that a budget must hold: three decide most of them."""
 SLOW_START = 20.0
 """Seconds that starting a process takes from which on two rounds may exclude a slowdown."""
 
@@ -96,7 +99,7 @@ class Confirmation:
                 return True
             return rows.watched(rounds)
 
-        outcome, rounds, findings, how = self._measure(
+        outcome, rounds, findings, how, _ = self._measure(
             WaivedGate(gate, self.test.limits),
             RoundSide("base", checkout),
             RoundSide("head", against=checkout),
@@ -109,6 +112,64 @@ class Confirmation:
         peaks = None if machine is None else machine.peaks
         settled = settle(found, new, base, now, outcome.verdicts, rounds, self.test.limits, by_row, rules, peaks)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
+
+    def of_table(
+        self,
+        found: Judgement,
+        new: Record,
+        base: Record,
+        now: Record,
+        checkout: Checkout,
+        *,
+        shown: tuple[Shown, Shown] | None,
+    ) -> Judgement:
+        """Measure paired rounds of a table until its cases are decided, then what is named alone.
+
+        Parameters are those of `of_code`. A case that is named may have got slower only because of what a case before
+        it left in the process: it fails if it is slower in processes that measure nothing else.
+        """
+        assert new.table is not None
+        assert base.table is not None
+        assert now.table is not None
+        tests = self.context.collected * self.questions
+        share = self._share(now.table, new.table)
+        gate = TableGate.of(base.table, now.table, new.table, self.test.limits, tests, share)
+        if gate is None:
+            return found
+        sides = RoundSide("base", checkout), RoundSide("head", against=checkout)
+        _, rounds, findings, how, spent = self._measure(gate, *sides, shown=shown, loops=gate.loops)
+        alone = alone_in(rounds)
+        for case in gate.probes(gate.judge(rounds, spent)):
+            missing = LEAST_ROUNDS - len(alone.get(case, ()))
+            if missing > 0:
+                alone_rounds = self._alone(case, missing, sides, shown, gate.loops)
+                alone.setdefault(case, []).extend(alone_in(alone_rounds).get(case, ()))
+        settled = settle_table(found, gate, rounds, alone, spent, new, base, now)
+        return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
+
+    def _share(self, now: Call, new: Call) -> float:
+        """The time budget over the time of `TABLE_ROUNDS` rounds of all cases, as the first processes show it."""
+        plan = self.test.plan
+        steps = plan.warmup + plan.steps
+        taken = sum(max(case.ns) * case.loops for call in (now, new) for case in call.cases) * steps / 1e9
+        return self.context.settings.budget / (TABLE_ROUNDS * taken) if taken else 1.0
+
+    def _alone(
+        self,
+        case: str,
+        count: int,
+        sides: tuple[RoundSide, RoundSide],
+        shown: tuple[Shown, Shown] | None,
+        loops: Mapping[str, int],
+    ) -> list[Round]:
+        """Rounds of one case of a table, without all others."""
+        measuring = Rounds(self.context, self.test, *sides, seed=secrets.randbits(32), shown=shown, loops=loops)
+        found = []
+        for number in range(1, count + 1):
+            self.context.progress.start(f"{case} alone, round {number}", self.test.item.nodeid)
+            found.append(measuring.measure(number, cases=frozenset({case})))
+        self.context.progress.clear()
+        return found
 
     def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
@@ -159,7 +220,7 @@ class Confirmation:
 
     def _measure(
         self,
-        gate: Gate | WaivedGate,
+        gate: Gate | WaivedGate | TableGate,
         base: RoundSide,
         head: RoundSide,
         *,
@@ -167,22 +228,24 @@ class Confirmation:
         rows: Rows | None = None,
         profiles: Callable[[list[Round], GateOutcome], bool] = lambda *_: False,
         shown: tuple[Shown, Shown] | None = None,
-    ) -> tuple[GateOutcome, list[Round], list[Finding], str]:
+        loops: Mapping[str, int] | None = None,
+    ) -> tuple[GateOutcome, list[Round], list[Finding], str, Spent]:
         """Rounds until the gate is done and, unless the test fails already, no row looks slower.
 
         Whether a round is profiled follows from the rounds before it, for both sides alike, so that signs stay fair.
         A round in which a GPU was disturbed is withheld, and another one measured (`DeviceUses.withheld`). Also returns
-        their outcome, findings about the machine, and how they were run.
+        their outcome, findings about the machine, how they were run, and what they took.
         """
         progress, budget = self.context.progress, self.context.settings.budget
-        measuring = Rounds(self.context, self.test, base, head, seed=secrets.randbits(32), shown=shown)
+        measuring = Rounds(self.context, self.test, base, head, seed=secrets.randbits(32), shown=shown, loops=loops)
         rounds: list[Round] = []
-        outcome = GateOutcome(open=True)
+        outcome = gate.look(rounds)
         started = clocks.monotonic()
         for number in itertools.count(1):
             spent_of = f"{duration(clocks.monotonic() - started)} of {duration(budget)}"
             progress.start(f"paired round {number}, {spent_of}", self.test.item.nodeid)
-            measured = measuring.measure(number, profiled=profiles(rounds, outcome))
+            profiled = profiles(rounds, outcome)
+            measured = measuring.measure(number, profiled=profiled, cases=outcome.cases)
             if not measuring.withheld:
                 rounds.append(measured)
             spent = Spent(clocks.monotonic() - started, budget)
@@ -196,7 +259,7 @@ class Confirmation:
         progress.clear()
         how = f"{plural(len(rounds), 'round')}, {measuring.how}"
         found = [*assemble.findings(measuring.results), *device_findings(measuring.uses)]
-        return explain_withheld(outcome, measuring.uses), rounds, found, how
+        return explain_withheld(outcome, measuring.uses), rounds, found, how, spent
 
 
 def explain_withheld(outcome: GateOutcome, uses: Sequence[DeviceUses]) -> GateOutcome:

@@ -10,13 +10,13 @@ import pytest
 
 from pytest_perfdl.config.marker import NOTHING_SELECTED
 from pytest_perfdl.config.settings import Settings
-from pytest_perfdl.measure.commands import CallInfo, CallResult, one_repeat
+from pytest_perfdl.measure.commands import CallInfo, CallResult, one_repeat, table_pilot
 from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.record import Better, MeasurementPlan
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.model.visible import harmless, visible
 from pytest_perfdl.run.assemble import Repeat, UserValue, assemble
-from pytest_perfdl.run.collection import PerfTest, adopt
+from pytest_perfdl.run.collection import PerfTest, adopt, hide_fixtures
 from pytest_perfdl.system import folders
 
 
@@ -49,7 +49,8 @@ class LocalHost:
     def start_call(self, call: CallInfo) -> None:
         """Begin the script of a call."""
         plan = replace(self.plan, period=call.period)
-        self._script = one_repeat(plan, call, self._scratch, flops=True, loops=self._loops)
+        whole = one_repeat(plan, call, self._scratch, flops=True, loops=self._loops)
+        self._script = table_pilot(plan, call, call.cases) if call.cases else whole
         self._command = next(self._script)
 
     def command(self) -> object:
@@ -88,6 +89,10 @@ class LocalSession:
     def collect(self, items: list[pytest.Item]) -> None:
         """Validate the perf tests among the items and put them first."""
         self._tests, self._refused = adopt(items, self._settings)
+
+    def finish_collecting(self) -> None:
+        """After the last hook that changes the items: refused tests have no fixtures."""
+        hide_fixtures(item for item, _ in self._refused.values())
 
     def estimate(self) -> None:
         """Nothing is known of how long measuring takes here."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from pytest_perfdl.fixture.requests import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.judge.ranks import mean_side, rank_side
 from pytest_perfdl.judge.work import join_work, operator_sides
-from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
+from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat, table_pilot
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import (
     BaselineError,
@@ -26,6 +26,7 @@ from pytest_perfdl.model.errors import (
     SideError,
     SideSkipped,
     TestAbsent,
+    WorkerDied,
     WorkerError,
     WorkerTimeout,
 )
@@ -55,6 +56,8 @@ from pytest_perfdl.workers.remote_test import RemoteTest, Script
 DEVICE_SECONDS = 30.0
 """Longest wait for a device that accepts one process and has another."""
 _LOOK_EVERY_SECONDS = 1.0
+MOST_CRASHES = 5
+"""Cases of a table that may end their process before nothing more is measured."""
 MOST_REDRAWS = 3
 """Repeats that are to be stored and are measured again because other processes used the CPU."""
 
@@ -98,6 +101,8 @@ class Measurement:
         """Whether the first process may be forked, as far as is known."""
         self._is_forked = False
         """Whether it was."""
+        self._crashed: dict[str, str] = {}
+        """Cases of a table during which a process died, with how, in one line."""
         with self.as_failures():
             self.remote = self._start_first()
             """The first process."""
@@ -223,13 +228,21 @@ class Measurement:
                 return
         except (WorkerTimeout, TestAbsent):
             raise
-        except WorkerError:
-            if not self._is_forked:
+        except WorkerError as error:
+            if not self._is_forked and not self._skips(error):
                 raise
         self.remote.end(gently=True)
         self._forks_first = False
         self.remote = self._start_first()
-        serve()
+        self._serve_first(serve)
+
+    def _skips(self, error: WorkerError) -> bool:
+        """Whether a new process may come further than this one, because it skips the case of a table that ended it."""
+        case = error.case if isinstance(error, WorkerDied) else ""
+        if not case or case in self._crashed or len(self._crashed) == MOST_CRASHES:
+            return False
+        self._crashed[case] = str(error).partition("\n")[0]
+        return True
 
     def _script(self, info: CallInfo) -> Script:
         return self._commands(info, flops=self._first is None and not self._no_flops)
@@ -237,6 +250,9 @@ class Measurement:
     def _commands(self, info: CallInfo, *, flops: bool) -> Script:
         context = self.context
         plan = replace(self.test.plan, period=info.period)
+        if info.cases:
+            seconds = context.settings.budget / 2
+            return table_pilot(plan, info, self._chosen(info), seconds=seconds, failed=self._crashed)
         return one_repeat(
             plan,
             info,
@@ -246,6 +262,13 @@ class Measurement:
             loops=self.test.loops,
             limit=context.processes.timeout(self.test),
         )
+
+    def _chosen(self, info: CallInfo) -> list[str]:
+        """The cases of a table that --perf-case asks for."""
+        chosen = list(filter(self.context.settings.cases.chooses, info.cases))
+        if not chosen:
+            raise PerfError(f"no case of the table meets --perf-case; the first one is {info.cases[0]}")
+        return chosen
 
     def _spoiled(self, remote: RemoteTest) -> str:
         """Why the test must be measured again without counting FLOPs: it failed meanwhile; empty if it did not.
@@ -408,6 +431,8 @@ class Measurement:
             except WorkerError as error:
                 if parent is not None and not isinstance(error, WorkerTimeout):
                     self._is_forked = False
+                    continue
+                if self._skips(error):
                     continue
                 raise SideError(f"the test did not run {where}: {error}", invalid=False) from None
             if not (spoiled := self._spoiled(remote)):

@@ -11,14 +11,14 @@ import copy
 import os
 import random
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import pytest
 
 from pytest_perfdl.analysis.account.parts import StepParts
 from pytest_perfdl.judge.ranks import profiled_ranks
-from pytest_perfdl.judge.round_data import ProfiledRanks, Round, orders
+from pytest_perfdl.judge.round_data import ProfiledRanks, Round, TimedCases, orders
 from pytest_perfdl.judge.work import StepWork
 from pytest_perfdl.machine.device_state import DeviceUse, DeviceUses, DeviceWatch
 from pytest_perfdl.machine.proc import free_memory, kills_for_memory
@@ -28,14 +28,16 @@ from pytest_perfdl.measure.commands import (
     ExplainedResult,
     SideResult,
     Time,
+    TimeCase,
     explanation,
     one_side,
+    table_side,
 )
 from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
 from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.errors import ForkError, SideError, WorkerDied, WorkerTimeout
 from pytest_perfdl.model.units import format_quantity
-from pytest_perfdl.run.assemble import UserValue, side_mixes, side_parts, side_rows, side_values
+from pytest_perfdl.run.assemble import UserValue, case_times, side_mixes, side_parts, side_rows, side_values
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.workers.channel import Shown
@@ -97,6 +99,8 @@ class Rounds:
     shown
         Reports of the first process of both sides (base, head); `None` if there was none. Without them, processes are
         neither forked nor pinned.
+    loops
+        Of a table: calls in a step of each case that both sides can measure, the same for both.
     """
 
     def __init__(
@@ -108,11 +112,17 @@ class Rounds:
         *,
         seed: int,
         shown: tuple[Shown, Shown] | None = None,
+        loops: Mapping[str, int] | None = None,
     ) -> None:
         self._context = context
         self._test = test
         self._sides = (base, head)
         self._seed = seed
+        self._loops = dict(loops or {})
+        self._cases: tuple[str, ...] = ()
+        """Cases of the round, in their order."""
+        self._crashed: dict[str, str] = {}
+        """Cases that ended a process, with how, in one line."""
         self._profiled = False
         self._fits = True
         self._both = True
@@ -157,13 +167,15 @@ class Rounds:
             turns = "each side in one turn (others work for the step)"
         return "; ".join(filter(None, (start, garbage, core, turns, self.size_note, unseen(self.results))))
 
-    def measure(self, number: int, *, profiled: bool = False) -> Round:
+    def measure(self, number: int, *, profiled: bool = False, cases: Set[str] = frozenset()) -> Round:
         """Measure one paired round; `number` counts from 1.
 
         Parameters
         ----------
         profiled
             Whether both sides also profile some steps, after the timed ones.
+        cases
+            Of a table: which of its cases both sides measure, in an order that is random in every round.
 
         Raises
         ------
@@ -174,10 +186,11 @@ class Rounds:
         """
         self._profiled = profiled
         self._turns: dict[str, list[DeviceUse]] = {side.name: [] for side in self._sides}
+        self._cases = case_order(self._seed, number, cases)
         drawn = orders(self._seed, number)[-1]
         order = self._sides if drawn == "base first" else self._sides[::-1]
         self._core = None if self.pin_reason else _drawn_core(self._seed, number)
-        remotes, forked = self._measured(order)
+        remotes, forked = self._without_crashes(order)
         if number == 1 and (hidden := self._hidden(remotes)):
             self.pin_reason, self._core, self._unfrozen, self._whole = self.pin_reason or hidden, None, True, True
             remotes, forked = self._measured(order)
@@ -201,10 +214,22 @@ class Rounds:
             work_head=work_of(remotes[head.name].results),
             ranks_base=_ranks_of(remotes[base.name].results),
             ranks_head=_ranks_of(remotes[head.name].results),
+            cases=_cases_of(remotes[base.name].results, remotes[head.name].results, self._crashed) if cases else None,
             start="forked" if forked else "started",
             core=self._core,
             together=self._both,
         )
+
+    def _without_crashes(self, order: Sequence[RoundSide]) -> tuple[dict[str, RemoteTest], bool]:
+        """As `_measured`; where a case of a table ends its process, once more without it on both sides."""
+        while True:
+            try:
+                return self._measured(order)
+            except WorkerDied as error:
+                if error.case not in self._cases:
+                    raise
+                self._crashed[error.case] = str(error).partition("\n")[0]
+                self._cases = tuple(case for case in self._cases if case != error.case)
 
     def _measured(self, order: Sequence[RoundSide]) -> tuple[dict[str, RemoteTest], bool]:
         """A round's processes, by side, and whether they were forked."""
@@ -304,7 +329,7 @@ class Rounds:
         watch = self._watch
         before = None if watch is None else watch.read()
         remote.take_turn()
-        if watch is not None and before is not None and isinstance(remote.command, Time):
+        if watch is not None and before is not None and isinstance(remote.command, Time | TimeCase):
             self._turns[name].append(watch.use(before, watch.read(), alive * max(1, self._test.plan.ranks)))
 
     def _start(self, side: RoundSide, parent: ForkParent | None) -> RemoteTest:
@@ -320,6 +345,8 @@ class Rounds:
 
     def _script(self, info: CallInfo) -> Script:
         plan = replace(self._test.plan, period=info.period)
+        if info.cases:
+            return table_side(plan, info, self._cases, self._loops, core=self._core)
         return one_side(
             plan,
             info,
@@ -352,6 +379,25 @@ class Rounds:
             return
         if mistake := self._context.revisions.mistaken(remote.origins, side.checkout, side.against):
             raise SideError(mistake, invalid=True)
+
+
+def case_order(seed: int, number: int, cases: Set[str]) -> tuple[str, ...]:
+    """The order of the cases in a round: random, and the same in both of its processes.
+
+    What a case leaves behind in its process then meets other cases in every round.
+    """
+    order = sorted(cases)
+    random.Random(f"cases of round {number} of {seed}").shuffle(order)
+    return tuple(order)
+
+
+def _cases_of(base: Sequence[SideResult], head: Sequence[SideResult], crashed: Mapping[str, str]) -> TimedCases:
+    """Times of the cases that both sides measured, and what went wrong with others."""
+    cases = [[case for result in side for case in result.cases] for side in (base, head)]
+    times = [case_times(side) for side in cases]
+    of_base, of_head = ({name: each[name] for name in sorted(times[0].keys() & times[1])} for each in times)
+    problems = {case.id: case.problem for side in cases for case in side if case.problem}
+    return TimedCases(of_base, of_head, {**problems, **crashed})
 
 
 def _why_started(context: RunContext, test: PerfTest, base: RoundSide, shown: tuple[Shown, Shown] | None) -> str:
@@ -473,7 +519,8 @@ def work_of(results: Sequence[CallResult | SideResult]) -> dict[str, StepWork]:
 
 def unseen(results: Sequence[CallResult | SideResult]) -> str:
     """Which costs the timed steps of these processes may lack, in one line; empty if there are none."""
-    steps = min((len(result.timed.step_ns) * result.timed.loops for result in results), default=0)
+    of_steps = [result.timed for result in results if not result.cases]
+    steps = min((len(timed.step_ns) * timed.loops for timed in of_steps), default=0)
     return f"{steps} steps timed in a row: costs that come less often are not seen" if steps else ""
 
 

@@ -23,14 +23,14 @@ from pytest_perfdl.judge.budget import doubt_utilization, fails_utilization
 from pytest_perfdl.judge.stored_repeats import sensitivity
 from pytest_perfdl.measure.loops import LEAST_STEP_NS
 from pytest_perfdl.model.failures import PerfError
-from pytest_perfdl.model.record import SHORT_STEP, UNTIED, Finding, Record, metric_name
-from pytest_perfdl.model.units import format_quantity, plural
+from pytest_perfdl.model.record import CASE_ERROR, SHORT_STEP, UNTIED, Finding, Record, metric_name
+from pytest_perfdl.model.units import format_quantity, plural, some
 from pytest_perfdl.model.visible import clean
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.run.advice import judged, with_memory_advice, with_suggestions
 from pytest_perfdl.run.assemble import exemplars, rank_exemplars
-from pytest_perfdl.run.baseline_update import rewrites, update
+from pytest_perfdl.run.baseline_update import keep_cases, rewrites, update
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.comparison import Baseline, ComparisonResult, against_baseline, against_side, load_baseline
 from pytest_perfdl.run.confirmation import Confirmation
@@ -150,6 +150,9 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
     settings, test, base = context.settings, measurement.test, baseline.own
     recording = test.options.repeats_for(settings, recording=True)
     checking = test.options.repeats_for(settings, recording=False)
+    if measurement.record().table is not None:
+        # Times of a table are compared in rounds alone: one process says all that is recorded.
+        recording = checking = 1
     writes_one = settings.records(has_baseline=base is not None)
     calibrates = writes_one and settings.calibrate == "auto"
     refused = _measure_machine(measurement) if calibrates else ""
@@ -157,7 +160,7 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
     _check_names(test, measurement.record())
     if settings.compares_sides:
         found = _add_accounts(measurement, against_side(measurement))
-        judgement = _check_limits_again(measurement, found.judgement)
+        judgement = _with_failed_cases(_check_limits_again(measurement, found.judgement))
         return _result(measurement, measurement.record(), replace(found, judgement=judgement))
     found = _add_accounts(measurement, against_baseline(measurement, baseline))
     judgement = _check_limits_again(measurement, found.judgement)
@@ -165,6 +168,8 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
     if writes and base is not None and rewrites(settings.update, judgement):
         measurement.draw(recording)
     new = replace(context.revisions.tied(measurement.record(), measurement.remote.origins), note=settings.note)
+    if base is not None and settings.update != "all":
+        new = keep_cases(new, base, judgement)
     updated = writes and update(context, measurement, new, base, judgement)
     notes = [finding for finding in new.integrity if finding.code == UNTIED]
     notes += _short_steps(measurement)
@@ -175,8 +180,17 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
         count = plural(measurement.redrawn, "process", "processes")
         said = f"{count} measured again, because other programs used the CPU"
         notes.append(Finding("note", "redrawn", said))
-    judgement = judgement.with_findings(*notes)
+    judgement = _with_failed_cases(judgement.with_findings(*notes))
     return _result(measurement, new, replace(found, judgement=judgement), updated=updated)
+
+
+def _with_failed_cases(judgement: Judgement) -> Judgement:
+    """The judgement, `invalid` if cases of a table cannot be measured; the others were measured, and recorded."""
+    failed = [finding.message for finding in judgement.integrity if finding.code == CASE_ERROR]
+    if not failed:
+        return judgement
+    reason = "; ".join(filter(None, (some(failed), judgement.reason)))
+    return replace(judgement, verdict="invalid", reason=reason)
 
 
 def _short_steps(measurement: Measurement) -> list[Finding]:

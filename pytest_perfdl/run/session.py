@@ -8,6 +8,7 @@ the comparison needs them (`perf_test`). The verdict is raised in the call phase
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -36,7 +37,7 @@ from pytest_perfdl.results import run_file
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import Verdict, parse_fail_on
 from pytest_perfdl.run import selection
-from pytest_perfdl.run.collection import PerfTest, adopt, unmeasured_limits
+from pytest_perfdl.run.collection import PerfTest, adopt, hide_fixtures, unmeasured_limits
 from pytest_perfdl.run.context import RunContext, name_rules
 from pytest_perfdl.run.machine_rates import MachineRates
 from pytest_perfdl.run.measurement import Measurement
@@ -120,14 +121,16 @@ class PerfSession:
         for refused in self._refused.values():
             self._note_refused(*refused)
         if self.results or tests or self._is_empty_shard:
-            remove_earlier(self.settings.report, self.settings.json)
+            remove_earlier(self.settings.report, (self.settings.json, self.settings.benchmark_json))
         for test in self.tests.values():
             item: Any = test.item
             item.setup = _bound(self._setup, test)
             item.runtest = _bound(self._runtest, test)
             item.teardown = _bound(self._teardown, test)
-            # Its fixtures live in the worker; hooks that look into `item.funcargs` must not miss them here.
-            item.fixturenames = []
+
+    def finish_collecting(self) -> None:
+        """After the last hook that changes the items: the fixtures of perf tests live in the workers."""
+        hide_fixtures((*(test.item for test in self.tests.values()), *(item for item, _ in self._refused.values())))
 
     def select(self, items: list[pytest.Item]) -> dict[str, PerfTest]:
         """Validate the perf tests among the items and put them first; those of other shards are taken out."""
@@ -345,6 +348,9 @@ class PerfSession:
         if self.settings.json is not None:
             with self._noting("writing the JSON file"):
                 write_files({self.settings.json: run_file.dump(run_file.to_json(run))})
+        if self.settings.benchmark_json is not None:
+            with self._noting("writing the JSON file of pytest-benchmark"):
+                write_files({self.settings.benchmark_json: self._benchmark_json(run)})
         # Drawing imports more of the library.
         with self._noting("writing the report"), own_imports():
             self.written = write_all(run)
@@ -353,6 +359,13 @@ class PerfSession:
             self.config.hook.pytest_perfdl_report(run=run)
         failed = self.problems or self._shortfall
         return pytest.ExitCode.TESTS_FAILED if failed and exitstatus == pytest.ExitCode.OK else exitstatus
+
+    def _benchmark_json(self, run: Run) -> bytes:
+        from pytest_perfdl.report.benchmark_json import to_benchmark_json
+
+        callspecs = {nodeid: getattr(test.item, "callspec", None) for nodeid, test in self.tests.items()}
+        parameters = {nodeid: callspec.params for nodeid, callspec in callspecs.items() if callspec is not None}
+        return json.dumps(to_benchmark_json(run, parameters), indent=1, allow_nan=False).encode("ascii")
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:

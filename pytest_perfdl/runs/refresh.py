@@ -155,6 +155,8 @@ def obstacle(result: Result) -> str:
     Rounds must have compared the code of this run with the code of the baseline, each as it is.
     """
     records = [record for record in (result.new, result.base) if record is not None]
+    if any(record.table is not None for record in records):
+        return "the test measures a table, whose cases pytest --perf-update=changed records one by one"
     if any(finding.code == INJECTED for record in records for finding in record.integrity):
         return "the steps were slowed down on purpose (--perf-inject)"
     notes = [finding for finding in result.judgement.integrity if finding.meaning.unconfirmed]

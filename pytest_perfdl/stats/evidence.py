@@ -142,27 +142,44 @@ class Coin:
     ----------
     limit
         What is bet on: that delta is above this. It sets how fast wealth grows, not whether the promise holds.
+    shape
+        Of several series that are bet on apart, such as the cases of a table; by default there is one.
     """
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, shape: tuple[int, ...] = ()) -> None:
         deltas = max(limit, 0.0) + _EXCESSES
         weights = np.gradient(deltas) * np.exp(-_EXCESSES / EXCESS)
         self._deltas = deltas
-        self._log_weights: Floats = np.log(weights)[:, None] + _SCALE_PRIOR
-        self._wealth = np.zeros(len(CAPS))
+        self._log_weights: Floats = np.zeros((*shape, 1, 1)) + np.log(weights)[:, None] + _SCALE_PRIOR
+        self._wealth: Floats = np.zeros((len(CAPS), *shape))
 
     @property
-    def evidence(self) -> float:
-        """E: 1 before the first round."""
-        return float(np.exp(self._wealth).mean())
+    def evidence(self) -> Floats:
+        """E of every series: 1 before the first round."""
+        return np.asarray(np.exp(self._wealth).mean(axis=0))
 
-    def toss(self, difference: float) -> None:
-        """Bet on the sign of a round's difference by what the earlier ones showed, and settle the bet."""
-        there, mirrored = (_log_likelihood(np.array([each - self._deltas])) for each in (difference, -difference))
-        weights = np.exp(self._log_weights - self._log_weights.max())
-        odds = math.log((weights * np.exp(there)).sum()) - math.log((weights * np.exp(mirrored)).sum())
-        self._wealth += [math.log(2) - math.log1p(math.exp(-min(max(odds, -cap), cap))) for cap in CAPS]
-        self._log_weights = self._log_weights + there
+    def toss(self, difference: float | Floats) -> None:
+        """Bet on the sign of a round's difference by what the earlier ones showed, and settle the bet.
+
+        Nothing is bet on a series whose difference is NaN: the round did not measure it.
+        """
+        seen = np.asarray(difference, np.float64)
+        which = np.isfinite(seen)
+        residuals = seen[which][:, None] - self._deltas, -seen[which][:, None] - self._deltas
+        there, mirrored = map(_log_densities, residuals)
+        known = self._log_weights[which]
+        weights = np.exp(known - known.max(axis=(1, 2), keepdims=True))
+        odds = np.log((weights * np.exp(there)).sum(axis=(1, 2))) - np.log(
+            (weights * np.exp(mirrored)).sum(axis=(1, 2))
+        )
+        self._wealth[:, which] += [math.log(2) - np.log1p(np.exp(-np.clip(odds, -cap, cap))) for cap in CAPS]
+        self._log_weights[which] = known + there
+
+
+def _log_densities(residuals: Floats) -> Floats:
+    """Log density of residuals (series, deltas) at every scale, up to a constant: (series, deltas, scales)."""
+    logs = np.log1p(np.square(residuals)[:, :, None] / (FREEDOM * _SCALES**2))
+    return np.asarray(-(FREEDOM + 1) / 2 * logs - np.log(_SCALES))
 
 
 def evidence(differences: Iterable[float], limit: float) -> float:
@@ -172,6 +189,18 @@ def evidence(differences: Iterable[float], limit: float) -> float:
     238
     """
     coin = Coin(limit)
+    for each in differences:
+        coin.toss(each)
+    return float(coin.evidence)
+
+
+def evidence_of_each(differences: Floats, limit: float) -> Floats:
+    """E of every series after rounds (rounds, series), NaN where a round did not measure one: (series,).
+
+    >>> evidence_of_each(np.array([[0.1, np.nan]] * 9), math.log1p(0.03)).round().tolist()
+    [238.0, 1.0]
+    """
+    coin = Coin(limit, differences.shape[1:])
     for each in differences:
         coin.toss(each)
     return coin.evidence

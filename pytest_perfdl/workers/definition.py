@@ -42,12 +42,19 @@ _XUNIT = frozenset(
     (
         *("setup_module", "setup_function", "setup_class", "setup_method", "setup"),
         *("teardown_module", "teardown_function", "teardown_class", "teardown_method", "teardown"),
+        *("setUpModule", "setUpClass", "setUp", "asyncSetUp"),
+        *("tearDownModule", "tearDownClass", "tearDown", "asyncTearDown"),
     )
 )
 _DEFINING = ("parametrize", "usefixtures")
 """Marks that are part of a test; limits, skips and others are not."""
-_STEPS = {("perf",): 1, ("perfdl",): 1, ("perf", "compare"): 2, ("perfdl", "compare"): 2}
-"""How many steps a call is given first."""
+_STEPS = {
+    (*owner, name, *inner): steps
+    for owner in ((), ("self",))
+    for name in ("perf", "perfdl")
+    for inner, steps in (((), 1), (("compare",), 2))
+}
+"""How many steps a call is given first; a test case has the fixture as an attribute."""
 _UNNAMED = ("ctx", "kind", "type_comment", "returns", "type_params")
 """Fields of a syntax tree that do not change what is run."""
 

@@ -135,8 +135,10 @@ class RemoteTest:
         """Handle one message; false when there will be no more."""
         try:
             message = self._worker.receive()
-        except (WorkerDied, WorkerTimeout):
+        except (WorkerDied, WorkerTimeout) as error:
             self.over = True
+            if isinstance(error, WorkerDied):
+                error.case = getattr(self.command, "case", "")
             raise
         if message is None:
             self.over = True

@@ -238,7 +238,7 @@ class WorkerPlugin:
         return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_pyfunc_call(self) -> Generator[None, object, object]:
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
         """End a child that the step forked and that came out of it: the test goes on in its parent alone."""
         try:
             return (yield)
@@ -255,7 +255,9 @@ class WorkerPlugin:
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        # A subtest makes a report too; the phase's own comes after it and wins.
+        report = yield
+        # A subtest makes a report too; the phase's own comes after it and wins. What a method of a TestCase raised is
+        # in the call only now.
         self._raw[call.when] = (
             "passed"
             if call.excinfo is None
@@ -263,7 +265,7 @@ class WorkerPlugin:
             if call.excinfo.errisinstance(pytest.skip.Exception)
             else "failed"
         )
-        return (yield)
+        return report
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -6,7 +6,7 @@ import signal
 from importlib.util import find_spec
 
 import pytest
-from plugin.project import NOT_JUDGED, alive, until
+from plugin.project import NOT_JUDGED, SHORT, alive, until
 
 from pytest_perfdl.run.measurement import MOST_REDRAWS
 from pytest_perfdl.workers.forks import unsupported
@@ -252,7 +252,7 @@ COLLECTING = """
 def test_collections_in_the_steps_cost_in_a_forked_process_what_they_cost_in_a_new_one(project):
     project.write("drive.py", ROUNDS)
     project.write("test_speed.py", COLLECTING)
-    run = project.run("--perf-update", "--perf-repeats=2", "-p", "drive")
+    run = project.run(*SHORT, "--perf-update", "--perf-repeats=2", "-p", "drive")
     assert run.code == 0, run.output
     assert json.loads((project.root / "rounds.json").read_text())["start"] == ["forked"] * 2
     notes = [line.split() for line in (project.root / "notes.txt").read_text().splitlines()]

@@ -178,6 +178,8 @@ def test_sources_merge_marker_over_cli_over_ini_over_built_in():
         "ops": "0",
         "peak_memory": "2%+1MiB",
         "per_kernel": "5%",
+        "case_time": "5%",
+        "group_time": "1%",
     }
     assert merged.budget_for("step_time").text == "45ms"
 
@@ -206,6 +208,8 @@ def test_built_in_limits():
         "block_time": "3%",
         "peak_memory": "2%+1MiB",
         "per_kernel": "5%",
+        "case_time": "5%",
+        "group_time": "1%",
     }
     assert not BUILT_IN.budgets
 

@@ -13,6 +13,8 @@ TEST_KEYS = {
     "ranks",
     "rank_times",
     "breakdowns",
+    "cases",
+    "groups",
     "id",
     "file",
     "line",

@@ -76,6 +76,14 @@ def test_a_profiled_step_that_gained_otherwise_than_the_timed_one_says_shares_on
     assert told(BMM, SOFTMAX, BACKWARD, COPY, FUSED, WRAPPER, metrics=(timed,)).causes[0].amount == amount
 
 
+def test_a_cause_with_a_time_that_goes_the_other_way_has_no_amount():
+    fewer = replace(cause("aten::bmm", (12, 6_000_000), (14, 1_000_000)), share=None)
+    step = runs.timed("block_time", 20_000_000, 21_000_000)
+    assert told(fewer, metrics=(step,)).causes[0].amount == "the times of the profiled step do not show it"
+    step = runs.timed("block_time", 20_000_000, 19_000_000)
+    assert told(fewer, metrics=(step,)).causes[0].amount == "-5.000 ms in the profiled step"
+
+
 def test_a_cause_of_more_than_the_change_is_all_of_it():
     faster = cause("aten::mul", (9, 4_000_000), (9, 1_000_000), line="models/gpt.py(99): other", module="")
     assert told(BMM, SOFTMAX, BACKWARD, faster).causes[0].amount.endswith("in the profiled step, all")

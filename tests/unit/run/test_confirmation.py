@@ -35,7 +35,7 @@ class Measuring:
         self.count = 0
         self.profiled = []
 
-    def measure(self, number, *, profiled):
+    def measure(self, number, *, profiled, cases):
         self.count = number
         self.profiled.append(profiled)
         noise = [1 + self._random.gauss(0, 1e-4) for _ in range(4)]
@@ -97,9 +97,9 @@ def test_of_steps_that_look_unchanged_the_first_rounds_are_profiled(monkeypatch)
     needed = iter([1.04, 0.97, 1.02, 1.0])
     measure = measuring.measure
 
-    def noisy(number, *, profiled):
+    def noisy(number, *, profiled, cases):
         measuring._factors = next(needed, 1.0), 1.0
-        return measure(number, profiled=profiled)
+        return measure(number, profiled=profiled, cases=cases)
 
     measuring.measure = noisy
     confirmed(monkeypatch, measuring, verdict="unchanged")
@@ -125,10 +125,10 @@ class Disturbed(Measuring):
     def withheld(self):
         return self.uses[-1].withheld
 
-    def measure(self, number, *, profiled):
+    def measure(self, number, *, profiled, cases):
         self.numbers.append(number)
         self.uses.append(self.each(number))
-        found = super().measure(number, profiled=profiled)
+        found = super().measure(number, profiled=profiled, cases=cases)
         # What is withheld would be slower by far.
         slower = {name: 3 * value for name, value in found.head.items()}
         return replace(found, head=slower) if self.withheld else found

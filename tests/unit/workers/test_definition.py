@@ -150,6 +150,26 @@ class TestOf(Base):
 
     def test_other(self, perf):
         perf(self.WIDE)
+
+
+class TestCase(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.layers = 12
+
+    async def asyncSetUp(self):
+        self.width = 34
+
+    @pytest.fixture(autouse=True)
+    def _perf(self, perf):
+        self.perf = perf
+
+    def test_method(self):
+        self.perf(layer, self.layers)
+
+
+def layer(count):
+    return 56 * count
 ''',
 }
 STEP = ("test_step",)
@@ -191,6 +211,9 @@ TEST = "tests/test_step.py"
         (("TestOf", "test_method"), TEST, "LENGTH = 2", "LENGTH = 1"),
         (("TestOf", "test_method"), TEST, "DEEP = 3", "DEEP = 1"),
         (("TestOf", "test_method"), TEST, "self.x = 1", "self.x = 2"),
+        (("TestCase", "test_method"), TEST, "layers = 12", "layers = 13"),
+        (("TestCase", "test_method"), TEST, "width = 34", "width = 35"),
+        (("TestCase", "test_method"), TEST, "self.perf(layer, self.layers)", "self.perf(layer, 1)"),
         (STEP, TEST, "import pytest\n", "import pytest\ntorch.set_num_threads(2)\n"),
         (GIVEN, TEST, "perf(step, made(data)", "perf(inner, made(data)"),
         (GIVEN, TEST, "perf(step, made(data)", "perf(lambda data: step(data), made(data)"),
@@ -228,6 +251,7 @@ def test_what_a_test_measures_by_is_part_of_it(path, file, before, after):
         (("TestOf", "test_method"), TEST, "perf(self.WIDE)", "perf(self.WIDE, 2)"),
         (("TestOf", "test_method"), TEST, "return self.LENGTH", "return self.LENGTH + 0"),
         (GIVEN, TEST, "return inner(data) * SCALE", "inner(data)\n    return inner(data) * SCALE"),
+        (("TestCase", "test_method"), TEST, "return 56 * count", "return 57 * count"),
         (GIVEN, TEST, "return shared(data)", "return shared(shared(data))"),
         (GIVEN, TEST, "self.scale = SCALE", "self.scale = SCALE + 1"),
         (GIVEN, "tests/common.py", "return WIDTH", "return WIDTH + 0"),

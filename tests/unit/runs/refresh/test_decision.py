@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.judge.log_ratios import mean
-from pytest_perfdl.model.record import INJECTED, Code, Finding
+from pytest_perfdl.model.record import INJECTED, Case, Code, Finding
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.verdict import SAME_CODE
 from pytest_perfdl.runs.refresh import decide, of_runs
@@ -38,6 +38,18 @@ def test_an_improvement_of_one_night_waits_for_another():
     assert (decision.kind, decision.record) == ("unchanged", None)
     assert "fewer than 2 runs" not in decision.why, "the nights before it are runs, too"
     assert decide([night(3, -0.1)], STORED).why == "improved, but fewer than 2 runs in a row confirm it"
+
+
+def test_a_table_is_not_refreshed():
+    """Its cases are no metrics: that none of them got slower would have to be shown for each."""
+
+    def with_table(run):
+        call = replace(run.result.new.calls[0], cases=(Case("n=1", (1000.0, 1000.0), 1, 1, 0),))
+        return replace(run, result=replace(run.result, new=replace(run.result.new, calls=(call,))))
+
+    decision = decide([with_table(night(2, -0.1)), with_table(night(3, -0.1))], STORED)
+    assert decision.record is None
+    assert "--perf-update=changed records" in decision.why
 
 
 def test_what_got_slower_after_an_improvement_is_not_part_of_the_new_baseline():

@@ -1,0 +1,171 @@
+"""A run in the JSON of pytest-benchmark 5, for `pytest-benchmark compare` and other programs that read that file.
+
+What pytest-benchmark calls a round is a process here: `data` has the `step_time` of every process, and all statistics
+are of these values. Steps of one process are not independent, so they are no rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import statistics
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.system.git import git
+
+FORMAT = "5.0.0"
+"""The version of pytest-benchmark that has every field."""
+_TIME = "step_time"
+
+
+def to_benchmark_json(run: Run, parameters: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
+    """The run as pytest-benchmark's JSON; tests without a time are left out.
+
+    Parameters
+    ----------
+    parameters
+        Arguments of parametrized tests, by node id.
+    """
+    return {
+        "machine_info": _machine_info(run),
+        "commit_info": _commit_info(run.root, run.commit),
+        "benchmarks": [each for result in run.results for each in _benchmarks(result, parameters.get(result.id))],
+        "datetime": run.date.replace("Z", "+00:00"),
+        "version": FORMAT,
+    }
+
+
+def _benchmarks(result: Result, parameters: Mapping[str, object] | None) -> Iterator[dict[str, Any]]:
+    """One for each `perf(...)` call."""
+    record = result.new
+    if record is None:
+        return
+    name, series = result.id.rpartition("::")[2], record.metrics()
+    bracket = name.find("[")
+    for metric in result.metrics:
+        call, _, own = metric.name.rpartition(".")
+        if own != _TIME or not metric.of_step or metric.name not in series:
+            continue
+        values = [new for _, new in metric.pairs] or series[metric.name].values
+        prefix = f"{call}." if call else ""
+        yield {
+            "group": None,
+            "name": f"{name}.{call}" if call else name,
+            "fullname": f"{result.id}.{call}" if call else result.id,
+            "params": None if parameters is None else {key: _plain(value) for key, value in parameters.items()},
+            "param": None if parameters is None or bracket < 0 else name[bracket + 1 : -1],
+            "extra_info": {
+                "verdict": result.verdict,
+                **{
+                    other.name.removeprefix(prefix): other.new
+                    for other in result.metrics
+                    if other.of_step and other.name.rpartition(".")[0] == call and _is_finite(other.new)
+                },
+            },
+            "options": {"disable_gc": False, "timer": "perf_counter", "min_rounds": len(values), "warmup": True},
+            "stats": {
+                **benchmark_stats([value / 1e9 for value in values]),
+                "iterations": record.plan.steps * record.plan.loops.get(call, 1),
+            },
+        }
+
+
+def benchmark_stats(data: Sequence[float]) -> dict[str, Any]:
+    """The statistics of pytest-benchmark, by its definitions (`pytest_benchmark.stats.Stats`), in seconds.
+
+    Quartiles are medians of the halves of an even number of values, and method 3 of Wikipedia's "Quartile" for an odd
+    number.
+    """
+    values, count = sorted(data), len(data)
+    total, mean = sum(data), statistics.mean(data)
+    deviation = statistics.stdev(data) if count > 1 else 0
+    low, high = _quartiles(values)
+    spread = high - low
+    floor, ceiling = low - 1.5 * spread, high + 1.5 * spread
+    far = sum(not mean - deviation <= value <= mean + deviation for value in data)
+    outliers = sum(not floor <= value <= ceiling for value in data)
+    return {
+        "min": values[0],
+        "max": values[-1],
+        "mean": mean,
+        "stddev": deviation,
+        "rounds": count,
+        "median": statistics.median(data),
+        "iqr": spread,
+        "q1": low,
+        "q3": high,
+        "iqr_outliers": outliers,
+        "stddev_outliers": far,
+        "outliers": f"{far};{outliers}",
+        "ld15iqr": values[bisect_left(values, floor)],
+        "hd15iqr": values[bisect_right(values, ceiling) - 1],
+        "ops": count / total if total else 0,
+        "total": total,
+        "data": list(data),
+    }
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float]:
+    count = len(values)
+    if count == 1:
+        return values[0], values[0]
+    if count % 2 == 0:
+        return statistics.median(values[: count // 2]), statistics.median(values[count // 2 :])
+    part = count // 4
+    if count % 4 == 1:
+        return (
+            0.25 * values[part - 1] + 0.75 * values[part],
+            0.75 * values[3 * part] + 0.25 * values[3 * part + 1],
+        )
+    return (
+        0.75 * values[part] + 0.25 * values[part + 1],
+        0.25 * values[3 * part + 1] + 0.75 * values[3 * part + 2],
+    )
+
+
+def _machine_info(run: Run) -> dict[str, Any]:
+    return {
+        "node": platform.node(),
+        "processor": platform.processor(),
+        "machine": platform.machine(),
+        "python_compiler": platform.python_compiler(),
+        "python_implementation": platform.python_implementation(),
+        "python_implementation_version": platform.python_version(),
+        "python_version": platform.python_version(),
+        "python_build": list(platform.python_build()),
+        "release": platform.release(),
+        "system": platform.system(),
+        "cpu": {"brand_raw": str(run.key.parts.get("cpu", "")), "count": os.cpu_count()},
+        "machine_id": run.machine_id,
+    }
+
+
+def _commit_info(root: Path, commit: str | None) -> dict[str, Any]:
+    def ask(*arguments: str) -> str | None:
+        return None if commit is None else (git(root, *arguments) or "").strip() or None
+
+    branch = ask("rev-parse", "--abbrev-ref", "HEAD")
+    return {
+        "id": commit or "unversioned",
+        "time": ask("show", "-s", "--format=%cI", "HEAD"),
+        "author_time": ask("show", "-s", "--format=%aI", "HEAD"),
+        "dirty": ask("status", "--porcelain", "--untracked-files=no") is not None,
+        "project": root.name,
+        "branch": "(unknown)" if branch is None else "(detached head)" if branch == "HEAD" else branch,
+    }
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _plain(value: object) -> object:
+    """The value where JSON has it, else its text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    return value if isinstance(value, (str, int, bool, type(None))) else repr(value)

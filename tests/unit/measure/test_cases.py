@@ -1,0 +1,175 @@
+"""The cases of a table in one process: opened, timed, freed, and each begun from the same state."""
+
+import gc
+import os
+import random
+import weakref
+
+import pytest
+import torch
+
+from pytest_perfdl.fixture.calling import check_result
+from pytest_perfdl.measure.cases import CaseProgram
+from pytest_perfdl.measure.commands import DescribeCases, OpenCase, TimeCase
+from pytest_perfdl.measure.global_state import GlobalState
+from unit.measure.answers import Conversation
+
+
+def run(open_case, *commands):
+    """The answers of a process that gets these commands."""
+    conversation = Conversation(*commands)
+    CaseProgram(conversation, open_case, check=check_result, seed=0).run()
+    return conversation.answers
+
+
+def work():
+    return sum(range(100))
+
+
+def test_a_case_is_opened_and_timed_with_the_calls_that_it_is_told():
+    calls = []
+    opened, timed, _ = run(lambda case: lambda: calls.append(case), OpenCase("a", 3, loops=7), TimeCase(5))
+    assert (opened.problem, opened.loops) == ("", 7)
+    assert len(timed.step_ns) == 5
+    assert min(timed.step_ns) > 0
+    # The first call is checked, three steps warm up, five are timed.
+    assert calls == ["a"] * (1 + (3 + 5) * 7)
+
+
+def test_the_first_process_finds_how_many_calls_a_step_needs():
+    opened, timed, _ = run(lambda _: work, OpenCase("a", 1), TimeCase(3))
+    assert opened.loops & (opened.loops - 1) == 0
+    assert opened.loops > 1
+    assert max(timed.step_ns) > 50_000
+
+
+def test_a_call_that_does_nothing_is_too_short_to_be_timed():
+    opened, _ = run(lambda _: int, OpenCase("a", 1))
+    assert opened.problem.startswith("a call takes ")
+    assert opened.problem.endswith("too short to be timed")
+
+
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (ValueError("wrong\nand more"), "ValueError: wrong"),
+        (MemoryError(), "MemoryError"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] out of memory"), "RuntimeError: [enforce fail"),
+    ],
+)
+def test_what_a_case_raises_is_its_problem_and_the_next_one_is_measured(error, said):
+    def open_case(case):
+        if case == "bad":
+            raise error
+        return work
+
+    bad, good, timed, _ = run(open_case, OpenCase("bad", 1, 4), OpenCase("good", 1, 4), TimeCase(2))
+    assert bad.problem.startswith(said)
+    assert "\n" not in bad.problem
+    assert (good.problem, len(timed.step_ns)) == ("", 2)
+
+
+def test_a_case_that_raises_later_has_no_times():
+    left = [5]
+
+    def call():
+        left[0] -= 1
+        if left[0] < 0:
+            raise ValueError("enough")
+        return work()
+
+    _, timed, _ = run(lambda _: call, OpenCase("a", 1, 1), TimeCase(40))
+    assert (timed.step_ns, timed.problem) == ((), "ValueError: enough")
+
+
+def test_a_result_that_is_no_work_yet_is_a_problem():
+    opened, _ = run(lambda _: lambda: (each for each in range(3)), OpenCase("a", 1))
+    assert "returned a generator" in opened.problem
+
+
+def test_arguments_are_freed_before_the_next_case():
+    class Large:
+        pass
+
+    kept, alive = [], []
+
+    def open_case(case):
+        alive.append(sum(each() is not None for each in kept))
+        large = Large()
+        kept.append(weakref.ref(large))
+        return lambda: (large, work())
+
+    run(open_case, OpenCase("a", 1, 1), TimeCase(1), OpenCase("b", 1, 1), TimeCase(1), OpenCase("c", 1, 1))
+    assert alive == [0, 0, 0]
+
+
+def test_every_case_begins_with_the_same_random_numbers():
+    seen = []
+
+    def open_case(_):
+        seen.append((random.random(), torch.rand(1).item()))
+        return work
+
+    run(open_case, OpenCase("a", 1, 1), OpenCase("b", 1, 1))
+    assert seen[0] == seen[1]
+
+
+def test_settings_that_a_case_changes_are_put_back_before_the_next_one(tmp_path):
+    before, seen = GlobalState.now(), []
+
+    def open_case(case):
+        seen.append(GlobalState.now())
+        if case != "changes":
+            return work
+        torch.set_num_threads(before.of_torch[0] + 1)
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_float32_matmul_precision("medium")
+        torch.set_autocast_enabled("cpu", True)
+        torch.set_anomaly_enabled(True)
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.mkldnn.enabled = False
+        os.environ["OMP_SCHEDULE"] = "dynamic"
+        os.chdir(tmp_path)
+        gc.disable()
+        return work
+
+    changed = before
+    run(open_case, OpenCase("changes", 1, 1), OpenCase("after", 1, 1))
+    assert seen == [before, before]
+    run(open_case, OpenCase("changes", 1, 1))
+    assert GlobalState.now() == changed, "nor does the test that made the table see them"
+
+
+def test_what_is_not_restored_stays_so_that_a_leak_is_seen_alone_only():
+    leaks = []
+
+    def open_case(case):
+        leaks.append(case)
+        return work
+
+    run(open_case, OpenCase("a", 1, 1), OpenCase("b", 1, 1))
+    assert leaks == ["a", "b"]
+
+
+def test_operators_of_all_cases_come_from_one_profile():
+    def open_case(case):
+        if case == "raises":
+            raise ValueError
+        x = torch.ones(8)
+        return {"add": lambda: x + x, "two": lambda: (x * x).sum()}[case]
+
+    described, _ = run(open_case, DescribeCases(("add", "raises", "two")))
+    assert described.operators["add"] == {"aten::add": 1}
+    assert {"aten::mul": 1, "aten::sum": 1}.items() <= described.operators["two"].items()
+    assert "aten::ones" not in described.operators["add"], "what a setup runs is no part of a call"
+    assert "raises" not in described.operators
+    assert described.kernels == {}
+
+
+def test_an_unknown_command_is_an_error():
+    with pytest.raises(TypeError, match="unknown command"):
+        run(lambda _: work, "anything")

@@ -4,8 +4,9 @@
 none measures or judges. `write_all` writes the report folder.
 
 - Content: `story` says what comes first about a test (what changed, why, where), with `cause_words` for the causes;
-  `words` has the other sentences and the orders that reports share, `compared` how many tests were compared, `memory`
-  and `ranks` what is said of a peak and of a job, `advice` of predictions. `figures` formats numbers.
+  `words` has the other sentences and the orders that reports share, `compared` how many tests were compared, `memory`,
+  `ranks` and `cases` what is said of a peak, of a job and of a table, `advice` of predictions. `figures` formats
+  numbers.
 - Form: `layout` (tables and paragraphs on a terminal), `svg` (pictures), `files` (writes all files or none).
 - A run: `terminal` (summary, text of a failure), `html` (the self-contained page, with `details` and `evidence`; of
   `templates/`, `_body` has the sections of a test), `markdown` (text of the step summary and of a comment), `github`

@@ -29,7 +29,7 @@ from pytest_perfdl.judge.stored_repeats import UNPAIRED_ALPHA
 from pytest_perfdl.model import units
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.report import compared, figures, memory, ranks, traces, words
+from pytest_perfdl.report import cases, compared, figures, memory, ranks, traces, words
 from pytest_perfdl.report import scaling as curves
 from pytest_perfdl.report.details import Names, details
 from pytest_perfdl.report.evidence import pictures
@@ -522,6 +522,7 @@ def _environment() -> jinja2.Environment:
         figures=figures,
         curves=curves,
         ranks_of=ranks,
+        cases_of=cases,
         share=format_percent,
         also_shown=ALSO_SHOWN,
         trace_labels=traces.LABELS,

@@ -28,8 +28,8 @@ class Column:
     value: Callable[[Any], Any]
     """What a row has in this column: a text or a number; `None` or an empty text for nothing."""
     kind: str = "text"
-    """One of `TEXTS`, `figure` for numbers that are text already, `count`, `share` (1 is 100 %), `percent` (100 is
-    100 %), `signed` nanoseconds, `GB/s`, or the unit of a quantity."""
+    """One of `TEXTS`, `figure` for numbers that are text already, `count`, `share` (1 is 100 %), `change` (the
+    same with its sign), `percent` (100 is 100 %), `signed` nanoseconds, `GB/s`, or the unit of a quantity."""
     meaning: str = ""
     """What the title stands for, for the legend."""
     short: str = ""
@@ -58,6 +58,8 @@ class Column:
                 return count_words(value)
             case "share":
                 return format_percent(value, signed=False)
+            case "change":
+                return format_percent(value)
             case "percent":
                 return f"{value:.0f}%"
             case "signed":

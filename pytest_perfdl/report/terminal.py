@@ -15,7 +15,7 @@ from pytest_perfdl.judge.kernels import is_expected
 from pytest_perfdl.model.metrics import general, is_utilization
 from pytest_perfdl.model.units import format_percent, format_quantity, plural, some
 from pytest_perfdl.model.visible import harmless
-from pytest_perfdl.report import compared, figures, layout, memory, ranks, words
+from pytest_perfdl.report import cases, compared, figures, layout, memory, ranks, words
 from pytest_perfdl.report.figures import name_words
 from pytest_perfdl.report.layout import Column, Table
 from pytest_perfdl.report.story import Story, cause_line, frame_place, largest, story
@@ -306,6 +306,10 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
     metrics, left_out = _shown_metrics(judgement, verbosity, run)
     yield from _definition_lines(result, None, width)
     yield from _metric_lines(metrics, judgement.verdict, verbosity, width)
+    if judgement.cases:
+        yield from _texts([cases.gist(judgement)], width)
+        yield from layout.table(cases.group_table(judgement), width, indent=4)
+        yield from layout.table(cases.case_table(judgement, cases.SHOWN), width, indent=4)
     yield from _texts(_about_metrics(result, metrics, left_out, verbosity), width)
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
         yield from _why(result, about, run, verbosity, width)

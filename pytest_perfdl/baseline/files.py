@@ -11,21 +11,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 
 from pytest_perfdl.baseline import text
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, OtherSchemaError, RecordError
+from pytest_perfdl.model.record import KERNELS_LOST, Record
 from pytest_perfdl.model.record_json import OccasionForm, Outline, Versioned, decoded
 from pytest_perfdl.model.visible import clean, visible, without_secrets
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.files import TEMPORARY, changed, temporary_name, write_files
 from pytest_perfdl.system.folders import delete_file
 from pytest_perfdl.system.git import commit_of, modified, names, top_of
-
-if TYPE_CHECKING:
-    from pytest_perfdl.model.record import Record
-
 
 # A lock for a directory of baselines: one writer at a time.
 #
@@ -389,7 +385,11 @@ class Store:
             When the record is not fit to be a baseline, or its folder is a link to another place.
         """
         path = self.path(record.test, record.key.slug)
-        broken = [finding.message for finding in record.integrity if finding.level == "invalid"]
+        broken = [
+            finding.message
+            for finding in record.integrity
+            if finding.level == "invalid" or finding.code == KERNELS_LOST
+        ]
         if broken:
             raise BaselineError(f"{self.shown(path)} was not written: the measurement is invalid ({broken[0]})")
         if (safe := without_secrets(record.test)) != record.test:

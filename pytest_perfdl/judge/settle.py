@@ -15,7 +15,7 @@ from pytest_perfdl.judge.round_data import head_second, profiled, values
 from pytest_perfdl.judge.stopping_rule import Held, add_estimate
 from pytest_perfdl.judge.stored_repeats import judge_environment
 from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_change, timed_moved, with_modes
-from pytest_perfdl.judge.work import operator_sides, work_change
+from pytest_perfdl.judge.work import describe_implausible, operator_sides, work_change
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Finding, Series, call_of_row, metric_name
 from pytest_perfdl.model.units import format_percent
@@ -23,7 +23,7 @@ from pytest_perfdl.results.verdict import SLOWER, worst
 from pytest_perfdl.stats.evidence import Estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_perfdl.diff import Diff
     from pytest_perfdl.diff.matching.names import Rules
@@ -105,6 +105,7 @@ def settle(
         )
     worked = work_of_ranks(seen, "base", ranks), work_of_ranks(seen, "head", ranks)
     settled = replace(settled, operators=_operators(*worked, peaks))
+    doubts = (*doubts, *_implausible(settled.metrics, worked[1], peaks))
     if settled.verdict in EXPLAINED:
         settled = replace(settled, work=_work(settled, *worked, peaks))
     environment: tuple[MetricVerdict, ...] = ()
@@ -196,6 +197,16 @@ def _is_outside_of_operators(step: StepBreakdown) -> bool:
     """Whether most of what a step gained is idle time: an operator that got slower beside it explains little."""
     waiting = sum(row.delta_ns for row in step.rows if row.kind == "idle")
     return step.delta_ns > 0 and waiting > _MOST * step.delta_ns
+
+
+def _implausible(metrics: Sequence[MetricVerdict], work: Work, peaks: Peaks | None) -> Iterator[Finding]:
+    """Notes on calls that improved to less time than the machine can do their work in."""
+    for metric in metrics:
+        call = metric.name.rpartition(".")[0]
+        if peaks is None or general(metric.name) != "step_time" or metric.verdict != "improved" or metric.new is None:
+            continue
+        if why := describe_implausible(work.get(call, ()), peaks, metric.new):
+            yield Finding("note", "implausible", f"{call}: {why}" if call else why)
 
 
 def _operators(base: Work, head: Work, peaks: Peaks | None) -> tuple[OperatorSides, ...]:

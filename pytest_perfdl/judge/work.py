@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import Bound, OperatorWork
-from pytest_perfdl.model.units import format_percent, some
+from pytest_perfdl.model.units import format_percent, format_quantity, some
 from pytest_perfdl.results.verdict import OperatorSides, WorkChange, WorkKind, WorkSide
 
 K = TypeVar("K")
@@ -186,6 +186,65 @@ def join_work(sides: Sequence[Mapping[str, StepWork]]) -> dict[str, list[StepWor
         for call, work in side.items():
             found[call].append(work)
     return found
+
+
+# Whether a faster step is faster than the machine can compute it.
+
+
+IMPLAUSIBLE = 0.7
+"""Part of its least time below which a time is implausible: measured peak rates are that close to the true ones."""
+BEYOND_CACHE = 4
+"""Times the size of the last-level cache from which on a call's data come from memory."""
+
+
+def describe_implausible(work: Sequence[StepWork], peaks: Peaks, step_ns: float) -> str:
+    """Why a time of a step is implausible, in words; empty if it is not.
+
+    The least time of a step is that of its FLOPs, each at the rate of its element type, or that of its bytes at the
+    bandwidth of the memory, whichever is longer (the roofline, see `Peaks.least_ns`). Bytes count only of calls whose
+    data do not fit into a quarter of the last-level cache.
+
+    Parameters
+    ----------
+    work
+        Of the profiled steps of all rounds.
+    step_ns
+        What a timed step takes.
+    """
+    steps = sum(each.steps for each in work)
+    least: dict[tuple[str, str], float] = defaultdict(float)
+    taken: dict[tuple[str, str], int] = defaultdict(int)
+    arithmetic = traffic = 0.0
+    for operator in (operator for each in work for operator in each.operators):
+        flops_ns, bytes_ns = _least_ns(operator, peaks)
+        arithmetic, traffic = arithmetic + flops_ns, traffic + bytes_ns
+        least[operator.operator, operator.shapes] += max(flops_ns, bytes_ns)
+        taken[operator.operator, operator.shapes] += operator.time_ns
+    if not steps:
+        return ""
+    bound = max(arithmetic, traffic) / steps
+    if step_ns < IMPLAUSIBLE * bound:
+        return _implausible("a step", step_ns, bound)
+    place = max(least, key=lambda key: least[key] - taken[key], default=("", ""))
+    if taken[place] < IMPLAUSIBLE * least[place]:
+        return _implausible(f"{place[0]} {place[1]}".rstrip(), taken[place] / steps, least[place] / steps)
+    return ""
+
+
+def _least_ns(operator: OperatorWork, peaks: Peaks) -> tuple[float, float]:
+    """Least time of the FLOPs and of the bytes of all calls; 0 where that is not known."""
+    rate = peaks.flops_per_s.get(operator.dtype)
+    flops_ns = (operator.flops or 0) / rate * 1e9 if rate else 0.0
+    beyond = peaks.cache_bytes is not None and operator.working_set > BEYOND_CACHE * peaks.cache_bytes
+    return flops_ns, (operator.bytes or 0) / peaks.bytes_per_s * 1e9 if beyond else 0.0
+
+
+def _implausible(what: str, taken_ns: float, least_ns: float) -> str:
+    return (
+        f"{what} takes {format_quantity(taken_ns, 'ns')}, but its FLOPs and bytes need at least "
+        f"{format_quantity(least_ns, 'ns')} at the peak rates of this machine: check whether the result is computed in "
+        "the step (a kept result, a missing synchronization) and whether FLOPs are counted for work that is not done"
+    )
 
 
 # Whether a step that got faster still does its work: a result that is kept from the first step is no speed-up.

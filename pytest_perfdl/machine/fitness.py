@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from pytest_perfdl.machine import proc, processors
+from pytest_perfdl.machine.device_state import REASONS
 from pytest_perfdl.machine.findings import (
     ANSWER_SECONDS,
     LEVELS,
@@ -55,17 +56,6 @@ _FIELDS = (
     "mig.mode.current",
 )
 """Queried fields; drivers know `clocks_event_reasons` or its older name, and reject a query with the other."""
-
-_REASONS: tuple[tuple[int, Level, str], ...] = (
-    (0x08, "bad", "hardware slowdown"),
-    (0x40, "bad", "hardware thermal slowdown"),
-    (0x80, "bad", "power brake"),
-    (0x20, "warn", "thermal slowdown"),
-    (0x04, "warn", "power cap"),
-    (0x10, "note", "synchronized boost"),
-    (0x100, "note", "display clock setting"),
-)
-"""Bits of NVML's `nvmlClocksEventReason*`; idle (0x1) and application clocks (0x2) are harmless."""
 
 _BUSY_PERCENT = 10.0
 
@@ -164,7 +154,7 @@ def _clocks(row: Mapping[str, str], topic: str, index: str) -> list[MachineFindi
     )
     bits = row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active") or ""
     active = int(bits, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", bits) else 0
-    reasons = [(level, name) for bit, level, name in _REASONS if active & bit]
+    reasons = [(level, name) for bit, level, name in REASONS if active & bit]
     if reasons:
         level, _ = reasons[0]
         names = ", ".join(name for _, name in reasons)

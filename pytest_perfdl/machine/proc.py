@@ -113,6 +113,21 @@ def process(folder: Path) -> ProcessState | None:
     return ProcessState(head.partition("(")[2], values[0], int(values[2]), own, children, "".join(values[36:37]))
 
 
+def descends(pid: int, ancestor: int, root: Path = ROOT) -> bool:
+    """Whether a process is another one, or was started by it or by one that it started."""
+    for _ in range(_MOST_ANCESTORS):
+        if pid == ancestor:
+            return True
+        values = (read(root / f"proc/{pid}/stat") or "").rpartition(")")[2].split()
+        if len(values) < 2:
+            return False
+        pid = int(values[1])
+    return False
+
+
+_MOST_ANCESTORS = 100
+
+
 def processes(root: Path = ROOT) -> Iterator[tuple[int, ProcessState]]:
     """All processes with their ids."""
     for path in (root / "proc").glob("[0-9]*/stat"):

@@ -246,6 +246,7 @@ class Profiled:
     """Answer to `Profile`: figures per step."""
 
     step_ns: tuple[int, ...]
+    """Empty where the profile is incomplete, of which there are no figures then."""
     rows: tuple[ProfiledRow, ...]
     counts: Mapping[str, tuple[int, ...]]
     """Of each step, by metric; without those of a device where none is used."""
@@ -514,7 +515,7 @@ def one_side(
             sizes.profiled, period, scratch, exemplar=False, last=True, parts=True, ranks=bool(plan.ranks)
         )
         assert isinstance(seen, Profiled)
-        profile = seen
+        profile = seen if seen.step_ns else None
     yield None
     compiled = yield Finish()
     assert isinstance(compiled, Compiled)

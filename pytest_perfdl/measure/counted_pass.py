@@ -23,6 +23,8 @@ from pytest_perfdl.model.metrics import GROWTH
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.system.folders import delete_file
 
+__tracebackhide__ = device.hides
+
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import MemoryFigures
     from pytest_perfdl.measure.device import Device

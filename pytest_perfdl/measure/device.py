@@ -19,6 +19,8 @@ from typing import Any
 
 from pytest_perfdl.model.record import Scalar
 
+_REPORTED = re.compile(r"\b(CUDA|HIP|XPU|MPS|SYCL) (error|out of memory)|UR error|device-side assert")
+"""Messages of errors that a device has reported."""
 HOST = "cpu"
 """What torch calls the host, beside the types of devices."""
 _BUILT_IN = ("cuda", "xpu", "mps")
@@ -186,6 +188,17 @@ class Device:
         if self.type != "cuda":
             return {}
         return {"cudnn": torch.backends.cudnn.enabled, "benchmark": torch.backends.cudnn.benchmark}
+
+
+def hides(raised: Any) -> bool:
+    """Whether pytest leaves this package out of a traceback (`__tracebackhide__`): a device reported the error.
+
+    It does so at some call after the one that caused it, which may be one of ours: the test's own call is shown.
+    """
+    return isinstance(raised.value, RuntimeError) and _REPORTED.search(str(raised.value)) is not None
+
+
+__tracebackhide__ = hides
 
 
 def current() -> Device | None:

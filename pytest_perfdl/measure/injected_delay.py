@@ -20,6 +20,8 @@ from pytest_perfdl.measure.commands import Profiled
 from pytest_perfdl.model.record import INJECTED, Finding
 from pytest_perfdl.system.clocks import perf_counter_ns
 
+__tracebackhide__ = device.hides
+
 if TYPE_CHECKING:
     from pytest_perfdl.measure.loops import Aside
 

@@ -26,6 +26,8 @@ from pytest_perfdl.model.memory import Category, Held, Phase
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.trace.annotations import MODULE, SETUP, WAIT
 
+__tracebackhide__ = device.hides
+
 if TYPE_CHECKING:
     from pytest_perfdl.measure.loops import Aside
 

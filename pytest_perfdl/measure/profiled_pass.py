@@ -20,10 +20,12 @@ from pytest_perfdl.measure.environment import profiled_steps, profiler_chatter
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.metrics import is_of_device
-from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.record import KERNELS_LOST, Finding
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.system.folders import delete_file
 from pytest_perfdl.trace.annotations import MODULE
+
+__tracebackhide__ = device.hides
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import ProfileTables
@@ -197,7 +199,32 @@ _ROOM = 2**28
 
 
 def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
-    """Profile `steps` steps after `warmup` unrecorded ones and tabulate them."""
+    """Profile `steps` steps after `warmup` unrecorded ones and tabulate them.
+
+    A profile that lacks work of the device is recorded once more: CUPTI may lose what begins a session. If that one is
+    incomplete, too, it has no figures and a note says why. Of several ranks the last one's findings stay as they are.
+    """
+    profiled = yield from _profiled(command)
+    # All ranks take the same steps.
+    complete, _ = process_group.current().agree(every=not _lost(profiled), some=False)
+    if complete:
+        return profiled
+    profiled = yield from _profiled(command)
+    if command.ranks or not (lost := _lost(profiled)):
+        return profiled
+    text = f"two profiles are incomplete ({lost}): kernels, operators and their counts are not judged, times are"
+    kept = (each for each in profiled.findings if each.level != "invalid")
+    return Profiled((), (), {}, None, (), (*kept, Finding("note", KERNELS_LOST, text)), None)
+
+
+def _lost(profiled: Profiled) -> str:
+    """What a profile of a device lacks, in a few words; empty if nothing, and for steps that use none."""
+    if profiled.device_busy_ns is None:
+        return ""
+    return next((each.message for each in profiled.findings if each.level == "invalid"), "")
+
+
+def _profiled(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     from pytest_perfdl.analysis import profile_tables
     from pytest_perfdl.analysis.account.parts import step_parts, without_delays
     from pytest_perfdl.analysis.efficiency.roofline import step_work
@@ -217,7 +244,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         steps_found = whole_steps(trace)
         tables = profile_tables(trace)
         stored: Path | None = None
-        if command.exemplar:
+        if command.exemplar and tables.steps:
             with Optional("no-exemplar", "the trace of one step", notes):
                 steps = range(tables.steps)
                 # Ranks are shown together in one step, of which they agree by its number: each knows its own times

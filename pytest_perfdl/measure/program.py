@@ -37,6 +37,8 @@ from pytest_perfdl.model.record import RECOMPILED, Finding
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.clocks import perf_counter_ns
 
+__tracebackhide__ = device.hides
+
 # Results of steps that are not computed yet, so that the time of the step is not that of its work.
 
 

@@ -25,6 +25,8 @@ from pytest_perfdl.model.units import plural
 from pytest_perfdl.stats.quantiles import quantile
 from pytest_perfdl.system.clocks import perf_counter_ns
 
+__tracebackhide__ = device.hides
+
 if TYPE_CHECKING:
     from pytest_perfdl.measure.loops import Aside
 

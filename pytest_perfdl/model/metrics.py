@@ -348,7 +348,7 @@ def scope(metric: str) -> tuple[str, ...]:
     A metric that is not known to need less is exact only in the narrower scope.
 
     >>> scope("ops"), scope("forward.peak_memory")[3:]
-    (('torch', 'flags', 'device'), ('threads', 'cpu_capability'))
+    (('torch', 'flags', 'device'), ('threads', 'cpu_capability', 'allocator'))
     """
     found = of(metric)
     return found.scope if isinstance(found, CountedMetric) else BYTE_SCOPE

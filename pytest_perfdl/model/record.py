@@ -147,7 +147,7 @@ class Call:
     """Of a table, sorted by id; it has neither rows nor times of steps."""
 
 
-SHORT_STEP, RECOMPILED, INJECTED = "short-step", "recompiled", "injected"
+SHORT_STEP, RECOMPILED, INJECTED, KERNELS_LOST = "short-step", "recompiled", "injected", "kernels-lost"
 DOUBTED_SIDES, UNTIED, TEST_ERROR = "doubted-sides", "untied", "test-error"
 CASE_ERROR, CASE_REPEATED, CASES_DIFFER, CASES_LATE = "case-error", "case-repeated", "cases-differ", "cases-late"
 """Codes of findings that are asked for. `untied`: the record is tied to no commit, since it is not of the code that the
@@ -192,6 +192,10 @@ FINDING_CODES: Mapping[str, FindingCode] = {
     "machine-changed": FindingCode("the reference load took another time", disturbs=True),
     "clock-changed": FindingCode("the CPU clock varied", disturbs=True),
     "throttled": FindingCode("a CPU was throttled", disturbs=True),
+    KERNELS_LOST: FindingCode("the profile of a device is incomplete, so only times are judged", shown="always"),
+    "implausible": FindingCode("a step is faster than the machine can do its work", shown="always"),
+    "withheld": FindingCode("a GPU was disturbed in paired rounds that were not used", shown="always"),
+    "throttled-side": FindingCode("the clock of a GPU was reduced on one side", shown="always"),
     "swapping": FindingCode("memory was swapped", disturbs=True),
     "major-faults": FindingCode("the step waited for the disk", disturbs=True),
     "system-time": FindingCode("much CPU time was spent in the OS kernel", disturbs=True),

@@ -407,8 +407,10 @@ def _call(
         name=first.info.name,
         series=series,
         rows=_rows([result.profiled for result in results]),
-        profiled_ns=tuple(round(_mean(result.profiled.step_ns)) for result in results),
-        op_counts=first.profiled.counts["ops"],
+        profiled_ns=tuple(
+            round(_mean(result.profiled.step_ns)) if result.profiled.step_ns else 0 for result in results
+        ),
+        op_counts=first.profiled.counts.get("ops", ()),
         uncounted=tuple(sorted({name for result in results for name in result.counted.uncounted})),
     )
     return call, list(_findings(results))
@@ -604,6 +606,9 @@ def _user_series(values: Sequence[Sequence[UserValue]]) -> dict[str, Series]:
 def _rows(profiles: Sequence[Profiled]) -> tuple[Row, ...]:
     """Rows of all repeats joined; one that a repeat did not see has zero time there."""
     totals: list[Mapping[tuple[RowKind, str], tuple[float, int]]] = []
+    if not all(profile.step_ns for profile in profiles):
+        # The profile of a process is incomplete: there are no rows that all have.
+        return ()
     for profile in profiles:
         steps = len(profile.step_ns)
         sums: dict[tuple[RowKind, str], tuple[int, int]] = {}
@@ -636,7 +641,7 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
     yield from findings(results)
     if odd := _passes_differ(results):
         yield Finding("note", "passes-differ", f"{where}{odd}")
-    if len({frozenset(result.profiled.signatures) for result in results}) > 1:
+    if len({frozenset(result.profiled.signatures) for result in results if result.profiled.step_ns}) > 1:
         text = "the processes ran different sequences of operators, so counts that differ are not compared"
         yield Finding("note", "steps-differ", f"{where}{text}")
 
@@ -677,7 +682,7 @@ def _passes_differ(results: Sequence[CallResult]) -> str:
         pairs = [pair for result in results if (pair := _timed_and(result, name)) is not None]
         if len(pairs) < len(results):
             continue
-        operators = max(count for result in results for count in result.profiled.counts["ops"])
+        operators = max((count for result in results for count in result.profiled.counts.get("ops", ())), default=0)
         traced_ns = TRACING_NS + TRACING_OP_NS * operators
         longer = all(other > PASSES_FACTOR * own + traced_ns for own, other in pairs)
         shorter = all(own > PASSES_FACTOR * other + TRACING_NS for own, other in pairs)
@@ -697,7 +702,7 @@ def _timed_and(result: CallResult, name: str) -> tuple[float, float] | None:
         other = _undelayed(result.profiled.step_ns, result.profiled.delay_ns)
     else:
         # The host runs ahead of a device in these steps.
-        other = () if "kernels" in result.profiled.counts else result.counted.step_ns
+        other = () if result.info.key.parts.get("accelerators") else result.counted.step_ns
     return (statistics.median(own) / result.timed.loops, statistics.median(other)) if own and other else None
 
 

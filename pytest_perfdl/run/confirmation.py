@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_perfdl.fixture.requests import Expectation
@@ -18,6 +19,7 @@ from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
 from pytest_perfdl.judge.tables import TableGate, alone_in, settle_table
 from pytest_perfdl.judge.untimed import EXPLAINED
+from pytest_perfdl.machine.device_state import DeviceUse, DeviceUses
 from pytest_perfdl.model.metrics import needs_profile
 from pytest_perfdl.model.record import Call, Finding, Record, metric_name, row_name
 from pytest_perfdl.model.units import duration, plural
@@ -34,6 +36,7 @@ from pytest_perfdl.workers.checkout import Checkout
 
 PROFILED = LEAST_ROUNDS
 """Number of first rounds that are profiled in any case."""
+_REMEDY = "let the GPU cool, lock its clocks (perfdl check shows the command), and stop other processes"
 TABLE_ROUNDS = 4
 """Rounds of all cases of a table that a budget must hold: three decide most of them."""
 SLOW_START = 20.0
@@ -230,18 +233,21 @@ class Confirmation:
         """Rounds until the gate is done and, unless the test fails already, no row looks slower.
 
         Whether a round is profiled follows from the rounds before it, for both sides alike, so that signs stay fair.
-        Also returns their outcome, findings about the machine, how they were run, and what they took.
+        A round in which a GPU was disturbed is withheld, and another one measured (`DeviceUses.withheld`). Also returns
+        their outcome, findings about the machine, how they were run, and what they took.
         """
         progress, budget = self.context.progress, self.context.settings.budget
         measuring = Rounds(self.context, self.test, base, head, seed=secrets.randbits(32), shown=shown, loops=loops)
         rounds: list[Round] = []
         outcome = gate.look(rounds)
         started = clocks.monotonic()
-        while True:
+        for number in itertools.count(1):
             spent_of = f"{duration(clocks.monotonic() - started)} of {duration(budget)}"
-            progress.start(f"paired round {len(rounds) + 1}, {spent_of}", self.test.item.nodeid)
+            progress.start(f"paired round {number}, {spent_of}", self.test.item.nodeid)
             profiled = profiles(rounds, outcome)
-            rounds.append(measuring.measure(len(rounds) + 1, profiled=profiled, cases=outcome.cases))
+            measured = measuring.measure(number, profiled=profiled, cases=outcome.cases)
+            if not measuring.withheld:
+                rounds.append(measured)
             spent = Spent(clocks.monotonic() - started, budget)
             if outcome.open:
                 outcome = gate.look(as_judged(rounds), spent)
@@ -252,4 +258,33 @@ class Confirmation:
                 break
         progress.clear()
         how = f"{plural(len(rounds), 'round')}, {measuring.how}"
-        return outcome, rounds, list(assemble.findings(measuring.results)), how, spent
+        found = [*assemble.findings(measuring.results), *device_findings(measuring.uses)]
+        return explain_withheld(outcome, measuring.uses), rounds, found, how, spent
+
+
+def explain_withheld(outcome: GateOutcome, uses: Sequence[DeviceUses]) -> GateOutcome:
+    """The outcome, where what is not decided says why rounds were withheld."""
+    why = next((each.withheld for each in uses if each.withheld), "")
+    if not why or outcome.open:
+        return outcome
+    shown = {
+        name: replace(each, reason=f"{each.reason}; {why}") if each.verdict == "inconclusive" else each
+        for name, each in outcome.verdicts.items()
+    }
+    return replace(outcome, verdicts=shown)
+
+
+def device_findings(uses: Sequence[DeviceUses]) -> Iterator[Finding]:
+    """What the rounds' GPUs were disturbed by, and a clock that was reduced on one side more than on the other."""
+    withheld = [each.withheld for each in uses if each.withheld]
+    for why in dict.fromkeys(withheld):
+        count = plural(withheld.count(why), "paired round")
+        yield Finding("note", "withheld", f"{count} of {len(uses)} not used, because {why}: {_REMEDY}")
+    base, head = (DeviceUse.joined([getattr(each, side) for each in uses]) for side in ("base", "head"))
+    if bool(base.throttled_by) != bool(head.throttled_by):
+        side, slow = ("baseline", base) if base.throttled_by else ("current", head)
+        shares = (
+            f"{base.reduced:.0%} of the time of the baseline code and {head.reduced:.0%} of that of the current code"
+        )
+        text = f"the clock of the GPU was reduced by {', '.join(slow.throttled_by)} during {shares}"
+        yield Finding("note", "throttled-side", f"{text}: times of the {side} code include that")

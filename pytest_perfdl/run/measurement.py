@@ -45,7 +45,7 @@ from pytest_perfdl.run.assemble import (
 )
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
-from pytest_perfdl.run.paired_rounds import failure, last_error, object_walks, user_values, work_of
+from pytest_perfdl.run.paired_rounds import BUSY, failure, last_error, object_walks, user_values, work_of
 from pytest_perfdl.system import clocks
 from pytest_perfdl.workers.channel import Origins, PhaseReport, Shown
 from pytest_perfdl.workers.checkout import Checkout
@@ -53,6 +53,9 @@ from pytest_perfdl.workers.forks import ROUNDS_IN_A_ROW
 from pytest_perfdl.workers.process import user_stack
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
+DEVICE_SECONDS = 30.0
+"""Longest wait for a device that accepts one process and has another."""
+_LOOK_EVERY_SECONDS = 1.0
 MOST_CRASHES = 5
 """Cases of a table that may end their process before nothing more is measured."""
 MOST_REDRAWS = 3
@@ -197,6 +200,27 @@ class Measurement:
         return processes.start(self.test, script, first=True, cold=True, parent=parent)
 
     def _serve_first(self, serve: Callable[[], object]) -> None:
+        """Serve the first process, and start it again while another process holds a device that accepts only one.
+
+        Raises
+        ------
+        PerfError
+            The other process holds it for too long.
+        """
+        self._serve_sound(serve)
+        deadline = clocks.monotonic() + DEVICE_SECONDS
+        while BUSY in failure(self.remote, self.context.config):
+            if clocks.monotonic() > deadline:
+                raise PerfError(
+                    "the GPU accepts one process at a time (exclusive-process mode), and another process holds it, "
+                    f"waited for {DEVICE_SECONDS:g} s: stop that process, or set the compute mode to default "
+                    "(sudo nvidia-smi -c DEFAULT)"
+                )
+            clocks.sleep(_LOOK_EVERY_SECONDS)
+            self.remote = self._start_first()
+            self._serve_sound(serve)
+
+    def _serve_sound(self, serve: Callable[[], object]) -> None:
         """Serve the first process; from its start again if a forked one fails, or is not like a new one."""
         try:
             serve()

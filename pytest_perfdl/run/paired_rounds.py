@@ -20,12 +20,15 @@ from pytest_perfdl.analysis.account.parts import StepParts
 from pytest_perfdl.judge.ranks import profiled_ranks
 from pytest_perfdl.judge.round_data import ProfiledRanks, Round, TimedCases, orders
 from pytest_perfdl.judge.work import StepWork
+from pytest_perfdl.machine.device_state import DeviceUse, DeviceUses, DeviceWatch
 from pytest_perfdl.machine.proc import free_memory, kills_for_memory
 from pytest_perfdl.measure.commands import (
     CallInfo,
     CallResult,
     ExplainedResult,
     SideResult,
+    Time,
+    TimeCase,
     explanation,
     one_side,
     table_side,
@@ -48,8 +51,10 @@ _HIDDEN = 2.0
 _HIDDEN_NS = 1e6
 """A step of the first process that took this many times as long as in a round, and this much more (1 ms), had a cost
 that the round lacks. Others on the machine can double a time too: the round is only measured another way then."""
-_NO_ROOM = ("out of memory", "busy or unavailable")
-"""Messages of torch's allocators, and of devices that accept a single process."""
+BUSY = "busy or unavailable"
+"""In the message of a device that accepts a single process, and has another one."""
+_NO_ROOM = ("out of memory", BUSY)
+"""In messages of torch's allocators, and of such devices."""
 _SEVERAL_RANKS = "the ranks of a process group are launched together"
 _NOT_SHOWN = "the first process of each side did not report how it ran the test"
 
@@ -135,8 +140,16 @@ class Rounds:
         self._whole = any(call.children or (call.threads and test.plan.threads == 1) for call in calls)
         """Whether each side is timed in one turn, because others work for its steps while the other side runs."""
         self._pace = _pace(context.settings.budget, shown)
+        self._watch = DeviceWatch.of(os.environ) if any(call.device for call in calls) else None
+        self.uses: list[DeviceUses] = []
+        """What happened on the GPUs in each round while either side was timed; empty where that is not known."""
         self.results: list[SideResult] = []
         """Results of all processes of both sides so far."""
+
+    @property
+    def withheld(self) -> str:
+        """Why the last round says nothing, in a few words; empty if it does."""
+        return self.uses[-1].withheld if self.uses else ""
 
     @property
     def size_note(self) -> str:
@@ -172,6 +185,7 @@ class Rounds:
             A worker dies or hangs.
         """
         self._profiled = profiled
+        self._turns: dict[str, list[DeviceUse]] = {side.name: [] for side in self._sides}
         self._cases = case_order(self._seed, number, cases)
         drawn = orders(self._seed, number)[-1]
         order = self._sides if drawn == "base first" else self._sides[::-1]
@@ -186,6 +200,8 @@ class Rounds:
             self.results += remotes[side.name].results
         self._learn(remotes.values())
         mixes = side_mixes(remotes[base.name].results)
+        if self._watch is not None:
+            self.uses.append(DeviceUses(*(DeviceUse.joined(self._turns[side.name]) for side in self._sides)))
         return Round(
             order=drawn,
             base=self._values(remotes[base.name], mixes),
@@ -293,9 +309,9 @@ class Rounds:
             while any(remote.waits for remote in remotes.values()):
                 if len(remotes) > 1 and free_memory() < FREE_MEMORY:
                     self._fits = False
-                for remote in remotes.values():
+                for name, remote in remotes.items():
                     if remote.waits:
-                        remote.take_turn()
+                        self._take_turn(name, remote, len(remotes))
         except WorkerDied as error:
             if len(remotes) > 1 and kills_for_memory() > killed:
                 raise _KilledForMemoryError from None
@@ -307,6 +323,14 @@ class Rounds:
             for remote in remotes.values():
                 remote.end(gently=True)
         return remotes
+
+    def _take_turn(self, name: str, remote: RemoteTest, alive: int) -> None:
+        """Let a side go on; what happens on the GPUs meanwhile is noted if it is timed."""
+        watch = self._watch
+        before = None if watch is None else watch.read()
+        remote.take_turn()
+        if watch is not None and before is not None and isinstance(remote.command, Time | TimeCase):
+            self._turns[name].append(watch.use(before, watch.read(), alive * max(1, self._test.plan.ranks)))
 
     def _start(self, side: RoundSide, parent: ForkParent | None) -> RemoteTest:
         return self._context.processes.start(

@@ -11,7 +11,7 @@ from pytest_perfdl.measure.commands import CallInfo, FirstAndLater, Profiled, fi
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.metrics import general
-from pytest_perfdl.model.record import Call, Finding, metric_name
+from pytest_perfdl.model.record import KERNELS_LOST, Call, Finding, metric_name
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
@@ -120,6 +120,6 @@ def _measure_steps(
     if text := failure(remote, context.config):
         raise SideError(f"the test failed while its first step was looked at\n{text}", invalid=False)
     damaged = (each for found in remote.results for side in (found.first, found.later) for each in side.findings)
-    if broken := next((each for each in damaged if each.level == "invalid"), None):
+    if broken := next((each for each in damaged if each.level == "invalid" or each.code == KERNELS_LOST), None):
         raise SideError(broken.message, invalid=False)
     return remote.results

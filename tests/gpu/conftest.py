@@ -1,4 +1,5 @@
 import math
+import os
 import time
 from types import SimpleNamespace
 
@@ -6,19 +7,42 @@ import pytest
 from plugin.project import Project
 from stand_in import stand_in_gpu
 
+STAND_IN = "PERFDL_STAND_IN"
+"""Variable of the environment with which tests of a device run on the stand-in: `python -m tests.gpu --stand-in`."""
+CONFTEST = """
+import os
+
+if os.environ.get("PYTEST_PERFDL_WORKER"):
+    import stand_in_gpu
+
+    stand_in_gpu.install()
+"""
+
+
+class OnStandIn(Project):
+    """A project whose worker processes use the stand-in."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.write("conftest.py", CONFTEST)
+
+    def run(self, *args, **options):
+        return super().run(*args, **{**options, "PYTHONPATH": os.environ["PYTHONPATH"]})
+
 
 @pytest.fixture
 def device():
     """Skips a test where there is no CUDA device."""
     torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
+    if not (torch.cuda.is_available() or os.environ.get(STAND_IN)):
         pytest.skip("there is no CUDA device")
 
 
 @pytest.fixture
 def project(tmp_path):
     """A project whose pytest runs in a process of its own."""
-    return Project(tmp_path / "project")
+    made = OnStandIn if os.environ.get(STAND_IN) else Project
+    return made(tmp_path / "project")
 
 
 @pytest.fixture(params=["stand-in", "device"])

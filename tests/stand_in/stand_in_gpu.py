@@ -86,6 +86,8 @@ class Setup:
     part for the device."""
     lose_kernels: int = 0
     """Kernels that are missing at the start of every trace."""
+    reasons: int = 0
+    """Bits of NVML's reasons for a reduced clock."""
     slow: float = 1.0
     """How much longer kernels take than they should: reduced clocks."""
     jitter: float = 0.002
@@ -112,7 +114,7 @@ class HostClock:
     def wait_until(moment: int) -> None:
         while (left := moment - time.perf_counter_ns()) > 0:
             if left > 200_000:
-                time.sleep((left - 100_000) / 1e9)
+                time.sleep(min((left - 100_000) / 1e9, 1.0))
 
 
 class ManualClock:
@@ -165,6 +167,8 @@ class Gpu:
         """An error of a kernel, raised by every call once the kernel has run."""
         self.error_at = 0
         self.busy: list[tuple[int, int, int]] = []
+        self.reduced_ns = 0
+        """How long kernels ran with reduced clocks (`Setup.slow`)."""
 
     def _visible(self) -> list[Card]:
         wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -252,6 +256,9 @@ class Gpu:
         if self.setup.folder and self.busy:
             with self._own("busy").open("a") as file:
                 file.writelines(f"{device} {start} {end}\n" for device, start, end in self.busy)
+            if self.setup.slow > 1:
+                self.reduced_ns += sum(end - start for _, start, end in self.busy)
+                self._own("reduced").write_text(str(self.reduced_ns))
         self.busy.clear()
 
     def fault(self, error: str = "CUDA error: an illegal memory access was encountered", after_ns: int = 0) -> None:
@@ -671,6 +678,8 @@ def modes(gpu: Gpu) -> list[Any]:
             name = getattr(func, "__name__", "")
             if name in ("cuda", "to", "cpu") and args and isinstance(args[0], torch.Tensor):
                 return self.move(func, name, args, kwargs)
+            if name == "pin_memory":
+                return args[0]
             made = on_device(kwargs.get("device"))
             if made:
                 gpu.check()
@@ -729,6 +738,10 @@ def modes(gpu: Gpu) -> list[Any]:
             flops = formula(*args, **(kwargs or {}), out_val=out) if formula else 0
             return round(max(flops / card.flops_per_s, size / card.bytes_per_s) * 1e9)
 
+    # torch keeps Dynamo from tracing the method, and imports all of it to do so.
+    wrapped = getattr(Launching.__torch_dispatch__, "__wrapped__", None)
+    if wrapped is not None:
+        setattr(wrapped, "__dynamo_disable", wrapped)
     return [Placing(), Launching()]
 
 

@@ -9,6 +9,9 @@ from making import CONTEXT, counted, record, rows, timed
 from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.untimed import standing
+from pytest_perfdl.judge.work import StepWork
+from pytest_perfdl.machine.rates import Peaks
+from pytest_perfdl.machine.utilization import OperatorWork
 from pytest_perfdl.model.limits import BUILT_IN, Limit, Limits
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, MetricVerdict, parse_fail_on
@@ -167,6 +170,30 @@ def test_broken_rounds_are_said():
     outcome = Gate(select_held(found, BUILT_IN)).look(measured)
     judgement = settle(found, NOW, STORED, STORED, outcome.verdicts, measured, BUILT_IN)
     assert (judgement.verdict, judgement.integrity[-1].code) == ("invalid", "rounds")
+
+
+@pytest.mark.parametrize("gflops, told", [(10, True), (8, False)])
+def test_a_speed_up_to_less_than_the_least_time_of_its_flops_is_noted_and_fails_nothing(gflops, told):
+    work = {"": StepWork(1, (OperatorWork("aten::mm", "[]", "float32", 1, 20 * MS, gflops * 10**9, 1),))}
+    profile = {"operator aten::mm": 1.0 * MS}
+    measured = [
+        replace(each, kernels_base=profile, kernels_head=profile, work_base=work, work_head=work)
+        for each in made_rounds.of(*FASTER, base=10.0 * MS)
+    ]
+    new = record({"step_time": timed(6.3 * MS), "ops": counted(412)})
+    found = standing(new, STORED, (), BUILT_IN)
+    outcome = Gate(select_held(found, BUILT_IN)).look(measured, Spent(300, 300))
+    settled = settle(
+        found, new, STORED, STORED, outcome.verdicts, measured, BUILT_IN, peaks=Peaks({"float32": 1e12}, 1e10)
+    )
+    assert settled.verdict == "improved"
+    assert not settled.fails(FAILS_BY_DEFAULT)
+    notes = [each.message for each in settled.integrity if each.code == "implausible"]
+    assert len(notes) == told
+    if told:
+        # 10 Gflop at 1 Tflop/s; the step takes 6.3 ms, more than 0.7 of the time of 8.
+        assert notes[0].startswith("a step takes 6.3")
+        assert "need at least 10.00 ms" in notes[0]
 
 
 # Another environment

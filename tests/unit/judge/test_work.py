@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.judge.work import StepWork, operator_sides, work_change
+from pytest_perfdl.judge.work import StepWork, describe_implausible, operator_sides, work_change
 from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import OperatorWork
 from pytest_perfdl.report.words import work_sentence
@@ -166,3 +166,40 @@ def test_what_fits_into_the_cache_is_bound_by_that():
         operator_sides("", [], [StepWork(1, (add(moved=moved),))], peaks)[0].new.bound for moved in (1000, 1001)
     )
     assert (cached, larger) == ("cache", "memory")
+
+
+RATES = Peaks({"float32": 1e12, "bfloat16": 4e12}, 1e10, cache_bytes=1000)
+"""A Mflop takes 1 us, or 250 ns in bfloat16; 10 kB take 1 us."""
+
+
+def implausible(*operators, step_ns=10**9, peaks=RATES):
+    return describe_implausible([StepWork(1, operators)] * 3, peaks, step_ns)
+
+
+@pytest.mark.parametrize("step_ns, words", [(2101, ""), (2099, "a step takes 2.099 µs, but its FLOPs and bytes need")])
+def test_a_step_is_not_faster_than_its_flops_and_bytes_at_the_peak_rates(step_ns, words):
+    # Each at the rate of its type: 1 us and 2 us; bytes of the product, which fit into the cache, do not count.
+    operators = product(2_000, 10**6), product(9_000, 8 * 10**6, dtype="bfloat16", operator="aten::bmm")
+    said = implausible(*operators, step_ns=step_ns)
+    assert said.startswith(words)
+    assert bool(said) == bool(words)
+    if words:
+        assert "need at least 3.000 µs at the peak rates of this machine: check whether the result is computed" in said
+
+
+@pytest.mark.parametrize("time_ns, faster", [(701, False), (699, True)])
+def test_an_operator_is_not_faster_than_its_arithmetic(time_ns, faster):
+    said = implausible(product(time_ns), product(10**6, operator="aten::bmm"))
+    assert said.startswith("aten::mm [] takes 699 ns, but") == bool(said) == faster
+
+
+@pytest.mark.parametrize("moved, faster", [(4000, False), (4001, True)])
+def test_bytes_count_where_they_come_from_memory(moved, faster):
+    # 4 kB take 400 ns, of a cache of 1 kB.
+    assert bool(implausible(product(100, flops=1, moved=moved))) == faster
+    assert not implausible(product(100, flops=1, moved=moved), peaks=replace(RATES, cache_bytes=None))
+
+
+def test_what_has_no_rate_or_no_profile_is_plausible():
+    assert not implausible(product(1, dtype="float8"), OperatorWork("aten::sort", "", "", 3, 0))
+    assert not describe_implausible([], RATES, 1.0)

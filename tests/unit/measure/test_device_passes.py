@@ -6,7 +6,7 @@ from stand_in import stand_in_gpu
 from stand_in.stand_in_gpu import Card, Setup
 
 from pytest_perfdl.machine import state
-from pytest_perfdl.measure import calibration, counted_pass, device, profiled_pass, program, timed_pass
+from pytest_perfdl.measure import calibration, counted_pass, device, environment, profiled_pass, program, timed_pass
 from pytest_perfdl.measure.commands import Count, Profile, Settle, Time
 from pytest_perfdl.measure.loops import Aside
 from pytest_perfdl.model.record import Finding
@@ -253,11 +253,13 @@ def test_a_device_that_is_not_traced_has_no_figures_of_the_device(simulate, tmp_
     assert found.device_busy_ns is None
 
 
-def test_lost_kernels_are_noticed(simulate, tmp_path):
+def test_where_kernels_are_lost_every_time_a_profile_has_no_figures(simulate, tmp_path):
     simulate(clock=stand_in_gpu.HostClock(), lose_kernels=2)
     left = torch.ones(64, 64, device="cuda")
     found = profiled(lambda _: ([left.relu() for _ in range(4)], None)[1], tmp_path)
-    assert [each.code for each in found.findings if each.level == "invalid"]
+    (note,) = [each for each in found.findings if each.code == "kernels-lost"]
+    assert "kernel launches" in note.message
+    assert found.step_ns == ()
 
 
 def test_the_rates_of_a_device_are_those_of_its_kernels(simulate, monkeypatch):
@@ -294,3 +296,12 @@ def test_kernels_that_an_operator_launches_are_replayed_on_the_device(simulate):
     (found,) = calibration.ratios({"mm": call}, "bfloat16", "cuda")
     # The stand-in's products take as long in any element type.
     assert found == ("mm", pytest.approx((1.0, 1.0, 1.0), rel=0.01))
+
+
+@pytest.mark.parametrize("size", [108, 14])
+def test_a_part_of_a_device_is_another_machine(simulate, size):
+    simulate(cards=[Card(multi_processor_count=size, total_memory=size * 2**27)])
+    key, context = environment.describe(1, ())
+    assert key.slug.startswith(f"stand-in-gpu-{size}sm-x1-")
+    assert (key.parts["multiprocessors"], key.parts["memory_gib"]) == (size, round(size / 8))
+    assert context["device"] == "cuda"

@@ -113,49 +113,66 @@ def test_what_is_known_of_the_installed_software_is_in_the_record(monkeypatch, t
     assert profiled.counts["ops"] == (12,)
 
 
-def profiled(monkeypatch, tmp_path, events, steps):
-    """What a profiled pass of so many steps makes of a trace with these events."""
+def profiled(monkeypatch, tmp_path, steps, *events, ranks=False):
+    """What a profiled pass of so many steps makes of traces with these events, one for each attempt."""
 
     def recorded(*_args, **_options):
         yield False
         return [0]
 
-    found = trace(*events)
+    found = [trace(*each) for each in events]
     monkeypatch.setattr(profiled_pass, "record", recorded)
-    monkeypatch.setattr(profiled_pass, "read_written", lambda _: found)
+    monkeypatch.setattr(profiled_pass, "read_written", lambda _: found.pop(0))
     monkeypatch.setattr(profiled_pass.device, "activity", lambda: ProfilerActivity.CUDA)
     monkeypatch.setattr(profiled_pass, "module_ranges", lambda _: contextlib.nullcontext())
-    running = profiled_pass.run(Profile(steps=steps, warmup=0, scratch=str(tmp_path), exemplar=False))
-    next(running)
+    running = profiled_pass.run(Profile(steps=steps, warmup=0, scratch=str(tmp_path), exemplar=False, ranks=ranks))
+    for _ in events:
+        next(running)
     with pytest.raises(StopIteration) as ended:
-        running.send(None)
+        next(running)
+    assert found == []
     return ended.value.value
 
 
-def test_a_step_that_lacks_kernels_makes_the_record_invalid(monkeypatch, tmp_path):
-    found = profiled(monkeypatch, tmp_path, without(steady(4), 303, 304), 4)
+LOSSY = "over 5% of the work of step 3: left out of all figures"
+
+
+def test_a_profile_that_lacks_kernels_is_recorded_once_more(monkeypatch, tmp_path):
+    found = profiled(monkeypatch, tmp_path, 4, without(steady(4), 303, 304), steady(4))
+    assert (found.step_ns, found.counts["kernels"]) == ((1_000_000,) * 4, (10,) * 4)
+    assert found.findings == ()
+
+
+def test_two_profiles_that_lack_kernels_have_no_figures(monkeypatch, tmp_path):
+    lossy = without(steady(4), 303, 304)
+    found = profiled(monkeypatch, tmp_path, 4, lossy, lossy)
+    assert (found.step_ns, found.rows, dict(found.counts), found.parts) == ((), (), {}, None)
+    (note,) = found.findings
+    assert (note.level, note.code) == ("note", "kernels-lost")
+    assert note.message.startswith("two profiles are incomplete (2 of 40 kernel launches")
+    assert note.message.endswith(f"{LOSSY}): kernels, operators and their counts are not judged, times are")
+
+
+def test_a_profile_without_any_kernel_of_its_launches_is_none(monkeypatch, tmp_path):
+    silent = [one for one in steady(4) if one["cat"] != "kernel"]
+    (note,) = profiled(monkeypatch, tmp_path, 4, silent, silent).findings
+    assert note.code == "kernels-lost"
+
+
+def test_of_ranks_a_profile_that_lacks_kernels_stays_invalid(monkeypatch, tmp_path):
+    lossy = without(steady(4), 303, 304)
+    found = profiled(monkeypatch, tmp_path, 4, lossy, lossy, ranks=True)
     told = {each.code: each for each in found.findings}
     assert {told[code].level for code in ("missing-work", "profile-steps")} == {"invalid"}
-    assert "over 5% of the work of step 3: left out of all figures" in told["missing-work"].message
+    assert LOSSY in told["missing-work"].message
     assert told["profile-steps"].message == "the profiler recorded 3 of 4 steps"
-    assert (found.step_ns, found.counts["kernels"], found.counts["launches"]) == (
-        (1_000_000,) * 3,
-        (10,) * 3,
-        (10,) * 3,
-    )
-
-
-def test_a_profile_without_any_kernel_of_its_launches_is_invalid(monkeypatch, tmp_path):
-    found = profiled(monkeypatch, tmp_path, [one for one in steady(4) if one["cat"] != "kernel"], 4)
-    told = {each.code: each for each in found.findings}
-    assert told["no-device-work"].level == "invalid"
-    assert found.step_ns == ()
+    assert found.counts["kernels"] == found.counts["launches"] == (10,) * 3
 
 
 def test_the_last_of_the_steps_that_a_pass_ran_is_whole(monkeypatch, tmp_path):
     # A step that runs more operators, as every tenth may, is not taken for one that the profiler has cut.
     more = [x("aten::topk", 3050 + 100 * each, 20) for each in range(5)]
-    found = profiled(monkeypatch, tmp_path, [*steady(4), *more], 4)
+    found = profiled(monkeypatch, tmp_path, 4, [*steady(4), *more])
     assert found.step_ns == (1_000_000,) * 4
     assert found.counts["ops"] == (10, 10, 10, 15)
     assert [each for each in found.findings if each.level == "invalid"] == []
@@ -182,7 +199,7 @@ def test_published_figures_are_in_the_record_of_a_test(monkeypatch, tmp_path, na
     monkeypatch.setattr(profiled_pass, "read_written", lambda _: found)
     monkeypatch.setattr(profiled_pass.device, "activity", lambda: ProfilerActivity.CUDA)
     monkeypatch.setattr(profiled_pass, "module_ranges", lambda _: contextlib.nullcontext())
-    running = profiled_pass.run(Profile(steps=1, warmup=0, scratch=str(tmp_path), exemplar=False))
+    running = profiled_pass._profiled(Profile(steps=1, warmup=0, scratch=str(tmp_path), exemplar=False))
     next(running)
     with pytest.raises(StopIteration) as ended:
         running.send(None)

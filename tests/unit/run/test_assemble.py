@@ -359,17 +359,17 @@ def test_what_a_measurement_says_of_itself(part, code, words):
 MS = 1_000_000
 
 
-def passes(own, traced, counted=(), *, operators=100, kernels=None, **rest):
+def passes(own, traced, counted=(), *, operators=100, devices=0, **rest):
     """A result whose passes took so many milliseconds a step."""
     parts = {
         "timed": timed(*(ns * MS for ns in own), **rest),
         "profiled": profiled(
             steps=tuple(ns * MS for ns in traced),
-            counts={"ops": (operators,) * len(traced)} | ({} if kernels is None else {"kernels": kernels}),
+            counts={"ops": (operators,) * len(traced)},
         ),
         "counted": replace(COUNTED, step_ns=tuple(ns * MS for ns in counted)),
     }
-    return result(**parts)
+    return result(info=info(key=Key("gpu", {"threads": 1, "accelerators": devices})), **parts)
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_passes_whose_times_tracing_does_not_explain(own, traced, counted, words
     [
         ("one of two processes", [passes((1,), (100,)), passes((1,), (9,))]),
         ("a thousand operators", [passes((1,), (100,), operators=1000)]),
-        ("the host runs ahead of a device", [passes((500,), (500,), (1,), kernels=(1,))]),
+        ("the host runs ahead of a device", [passes((500,), (500,), (1,), devices=1)]),
         ("waits for data", [replace(passes((500,), (1,), wait_ns=(0,)), info=info(kind="iterable"))]),
         (
             "several threads",
@@ -490,3 +490,15 @@ def test_a_side_has_every_metric_that_is_judged_with_statistics():
     assert counts
     assert {name: found.pop(name) for name in counts} == counts
     assert {name for name, series in whole.metrics().items() if series.kind == "timed"} == {*found} - {"loss"}
+
+
+def test_a_process_whose_profile_is_incomplete_has_times_and_nothing_of_the_profile():
+    lost = Finding("note", "kernels-lost", "two profiles are incomplete")
+    without_profile = profiled(steps=(), counts={}, signatures=(), findings=(lost,))
+    made = record(result(100, 100, 100, 100), result(90, 90, 90, 90, profiled=without_profile))
+    (call,) = made.calls
+    assert call.series["step_time"].values == (100, 90)
+    assert "ops" not in call.series
+    assert (call.rows, call.profiled_ns) == ((), (100, 0))
+    assert lost in made.integrity
+    assert ("note", "steps-differ") not in codes(made)

@@ -1,6 +1,7 @@
 """How many paired rounds a slowdown needs: as many in a shard as in a run of all tests."""
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge import kernels, stopping_rule
 from pytest_perfdl.judge.round_data import Round, orders
 from pytest_perfdl.judge.untimed import standing
+from pytest_perfdl.machine.device_state import DeviceUse, DeviceUses
 from pytest_perfdl.model.limits import BUILT_IN
 from pytest_perfdl.run import confirmation
 from pytest_perfdl.run.confirmation import Confirmation
@@ -23,7 +25,8 @@ class Measuring:
     """Rounds of a step and of its operator that are slower by factors."""
 
     how = "made"
-    results = ()
+    results = uses = ()
+    withheld = ""
 
     def __init__(self, step, row):
         self._factors = step, row
@@ -102,3 +105,65 @@ def test_of_steps_that_look_unchanged_the_first_rounds_are_profiled(monkeypatch)
     confirmed(monkeypatch, measuring, verdict="unchanged")
     assert measuring.count > 4
     assert measuring.profiled == [True] * 3 + [False] * (measuring.count - 3)
+
+
+SECOND = 10**9
+IDLE, HOT = DeviceUse(SECOND), DeviceUse(SECOND, {"temperature": SECOND // 2})
+SHARED = DeviceUse(SECOND, others=("python (12)",))
+
+
+class Disturbed(Measuring):
+    """Rounds of which the GPU is disturbed in some."""
+
+    def __init__(self, uses):
+        super().__init__(1.0, 1.0)
+        self.each = uses
+        self.uses = []
+        self.numbers = []
+
+    @property
+    def withheld(self):
+        return self.uses[-1].withheld
+
+    def measure(self, number, *, profiled, cases):
+        self.numbers.append(number)
+        self.uses.append(self.each(number))
+        found = super().measure(number, profiled=profiled, cases=cases)
+        # What is withheld would be slower by far.
+        slower = {name: 3 * value for name, value in found.head.items()}
+        return replace(found, head=slower) if self.withheld else found
+
+
+def test_rounds_in_which_others_used_the_gpu_are_measured_again(monkeypatch):
+    measuring = Disturbed(lambda number: DeviceUses(IDLE, SHARED) if number in (1, 3) else DeviceUses(IDLE, IDLE))
+    judged = confirmed(monkeypatch, measuring, verdict="unchanged")
+    kept = len(measuring.numbers) - 2
+    assert measuring.numbers == list(range(1, kept + 3))
+    assert judged.rounds.startswith(f"{kept} rounds, ")
+    (found,) = [each for each in judged.integrity if each.code == "withheld"]
+    assert found.message == (
+        f"2 paired rounds of {kept + 2} not used, because other processes used the GPU: python (12): let the GPU cool, "
+        "lock its clocks (perfdl check shows the command), and stop other processes"
+    )
+
+
+def test_a_clock_that_is_reduced_on_both_sides_leaves_nothing_to_judge(monkeypatch):
+    measuring = Disturbed(lambda _: DeviceUses(HOT, HOT))
+    monkeypatch.setattr(confirmation.clocks, "monotonic", lambda: 2e9 if len(measuring.numbers) > 3 else 0.0)
+    judged = confirmed(monkeypatch, measuring, verdict="inconclusive")
+    (metric,) = [each for each in judged.metrics if each.name == "step_time"]
+    assert metric.reason == (
+        "no paired round was measured; the clock of the GPU was reduced on both sides by temperature"
+    )
+
+
+@pytest.mark.parametrize("side", ["baseline", "current"])
+def test_a_clock_that_is_reduced_on_one_side_is_named(monkeypatch, side):
+    uses = DeviceUses(HOT, IDLE) if side == "baseline" else DeviceUses(IDLE, HOT)
+    judged = confirmed(monkeypatch, Disturbed(lambda _: uses), verdict="unchanged")
+    (found,) = [each for each in judged.integrity if each.code == "throttled-side"]
+    shares = ("50%", "0%") if side == "baseline" else ("0%", "50%")
+    assert found.message == (
+        f"the clock of the GPU was reduced by temperature during {shares[0]} of the time of the baseline code and "
+        f"{shares[1]} of that of the current code: times of the {side} code include that"
+    )

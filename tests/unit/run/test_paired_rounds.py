@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_perfdl.judge.round_data import orders
+from pytest_perfdl.machine.device_state import DeviceUse
 from pytest_perfdl.measure.commands import CallInfo, Finish, Settle, Settled, Time
 from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.errors import ForkError, WorkerDied
@@ -405,3 +406,52 @@ def test_two_that_cannot_be_alive_at_once_run_one_after_the_other_and_say_so(tex
     first, second = pair.measure(1), pair.measure(2)
     assert (first.together, second.together) == (False, False)
     assert most == [1, 2, 1, 1, 1, 1]
+
+
+class Watch:
+    """GPUs that count how often they are asked, of which others use one while the second side is timed."""
+
+    def __init__(self):
+        self.asked = 0
+        self.own = []
+
+    def read(self):
+        self.asked += 1
+        return self.asked
+
+    def use(self, before, after, own):
+        assert after == before + 1, "asked right before and right after the turn"
+        self.own.append(own)
+        return DeviceUse(1, others=("python (12)",) if len(self.own) == 2 else ())
+
+
+@pytest.mark.parametrize("device, together", [(True, True), (True, False), (False, True)])
+def test_gpus_are_asked_before_and_after_each_turn_in_which_a_side_is_timed(cores, monkeypatch, device, together):
+    watch = Watch()
+    monkeypatch.setattr(rounds.DeviceWatch, "of", lambda _: watch)
+
+    class Timing(Remote):
+        """Warms up in its first turn, and is timed in its second."""
+
+        def __init__(self):
+            super().__init__()
+            self.command = None
+
+        def take_turn(self):
+            self.over = isinstance(self.command, Settle)
+            self.command = Time(1, 4) if self.command else Settle(2, 2, 2)
+            self.waits = not self.over
+
+    runs = shown(call(device=device))
+    pair = in_rounds(lambda *_: Timing(), parent=lambda *_: "parent", shown=(runs, runs))
+    pair._fits = together
+    pair.measure(1)
+    if not device:
+        assert (watch.asked, pair.uses, pair.withheld) == (0, [], "")
+        return
+    assert watch.own == ([2, 2] if together else [1, 1])
+    # Before each turn, and after those that were timed.
+    assert watch.asked == 2 * (1 + 2)
+    (uses,) = pair.uses
+    assert {uses.base.others, uses.head.others} == {(), ("python (12)",)}
+    assert pair.withheld == "other processes used the GPU: python (12)"

@@ -1,0 +1,148 @@
+"""An hour on a machine with a GPU: `python -m tests.gpu --part N`, N from 1 to 4; with `--stand-in`, a rehearsal.
+
+Each part takes eight minutes at most; the same command continues where one was stopped. Results go to one folder, a
+file after every item, with a Markdown table for docs/explanation/benchmarks.md. No network is used: torch with CUDA,
+this package with its test extras, and nvidia-ml-py must be installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
+
+from tests.gpu.hour import ROOT, Hour, Item, fresh  # noqa: E402
+from tests.gpu.planted import PLANTED, TEST, source  # noqa: E402
+
+CONFTEST = """
+import os
+
+if os.environ.get("PERFDL_STAND_IN") and os.environ.get("PYTEST_PERFDL_WORKER"):
+    import stand_in_gpu
+
+    stand_in_gpu.install()
+"""
+INI = "[pytest]\nperf_calibrate = off\n"
+CUDA_TESTS = {
+    "test_counts_are_exact_and_kernels_are_timed[eager]": False,
+    "test_counts_are_exact_and_kernels_are_timed[compiled]": True,
+    "test_counts_are_exact_and_kernels_are_timed[graph]": False,
+    "test_counts_are_exact_and_kernels_are_timed[copy]": False,
+    "test_counts_are_exact_and_kernels_are_timed[sync]": False,
+    "test_the_account_of_a_trace_closes": False,
+    "test_a_product_that_fills_the_device_comes_near_its_limits": True,
+    "test_copies_that_nothing_hides_are_exposed": False,
+    "test_the_peak_of_the_device_is_accounted_for": True,
+}
+"""Tests of `test_cuda.py`, and whether one needs a device."""
+
+
+def first(_: Hour) -> Iterator[Item]:
+    """What the package relies on, and what it measures."""
+    yield Item("contract", lambda hour: hour.pytest("tests/gpu/test_contract.py", "-k", which(hour)))
+    for name, needs_device in CUDA_TESTS.items():
+        test = f"tests/gpu/test_cuda.py::{name}"
+        yield Item(name, lambda hour, test=test: hour.pytest(test), needs_device)
+
+
+def which(hour: Hour) -> str:
+    """The half of the contract that is run."""
+    return "stand_in or stand-in" if hour.stand_in else "device"
+
+
+def second(hour: Hour) -> Iterator[Item]:
+    """False alarms of unchanged code, and slowdowns of 5 and 10 % that are detected."""
+    runs = ("2", "1") if hour.stand_in else ("60", "20")
+
+    def qualify(hour: Hour) -> dict:
+        folder = hour.out / "qualified"
+        if not folder.exists():
+            project(folder, "contiguous copy")
+        arguments = ("-n", runs[0], "-m", runs[1], "--effects", "5,10", "--seconds", "450")
+        code, output = hour.run("-m", "pytest_perfdl.cli", "qualify", *arguments, "test_step.py", cwd=folder)
+        _, table = hour.run("-m", "pytest_perfdl.cli", "qualify", "--table", "--json", cwd=folder)
+        return {"ok": code == 0, "output": output[-4000:], "results": json.loads(table) if code == 0 else None}
+
+    yield Item("unchanged and slower code", qualify)
+
+
+def third(_: Hour) -> Iterator[Item]:
+    """Regressions as they happen, each planted in a step."""
+    for name, planted in PLANTED.items():
+        yield Item(name, lambda hour, name=name: regression(hour, name), planted.needs_device)
+
+
+def fourth(_: Hour) -> Iterator[Item]:
+    """Rates against the data sheet, memory against the allocator, and what a verdict takes."""
+
+    def rates(hour: Hour) -> dict:
+        file = hour.out / "machine.json"
+        code, output = hour.run("-m", "pytest_perfdl.cli", "constants", "--device", "--again", "-o", str(file))
+        return {"ok": code == 0, "output": output[-2000:], "rates": json.loads(file.read_text())["flops_per_s"]}
+
+    yield Item("peak rates", rates, needs_device=True)
+    yield Item("time to a verdict", lambda hour: regression(hour, "contiguous copy", equal=True))
+
+
+def project(folder: Path, name: str) -> None:
+    """A repository whose commit has the step, and whose tree has it still."""
+    folder = fresh(folder)
+    folder.mkdir(parents=True)
+    files = {"conftest.py": CONFTEST, "test_step.py": TEST, "pytest.ini": INI, ".gitignore": "perf-report/\n*.json*\n"}
+    files["step.py"] = source(PLANTED[name], name, head=False)
+    for file, text in files.items():
+        (folder / file).write_text(text)
+    for arguments in (
+        ("init", "--quiet"),
+        ("config", "user.email", "author@example.org"),
+        ("config", "user.name", "Author"),
+        ("add", "--all"),
+        ("commit", "--quiet", "-m", "base"),
+    ):
+        subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def regression(hour: Hour, name: str, *, equal: bool = False) -> dict:
+    """The verdict on a step and its slower form, or on equal ones, and what is named for it."""
+    folder = hour.out / "projects" / name.replace(" ", "-")
+    project(folder, name)
+    if not equal:
+        (folder / "step.py").write_text(source(PLANTED[name], name, head=True))
+    budget = "--perf-budget=10" if hour.stand_in else "--perf-budget=40"
+    arguments = ("--perf-against=HEAD", budget, "--perf-json=run.json", "-q")
+    _, output = hour.run("-m", "pytest", *arguments, cwd=folder)
+    (test,) = json.loads((folder / "run.json").read_text())["tests"]
+    step = test["metrics"]["step_time"]
+    expected = ("unchanged", "inconclusive") if equal else ("regressed", "suspect")
+    causes = [line.strip() for line in output.splitlines() if line.strip().startswith("cause")]
+    found = {"ok": test["verdict"] in expected, "verdict": test["verdict"], "rounds": step["rounds"]}
+    effect = step["effect"]
+    found |= {"effect": None if effect is None else f"{effect:+.1%}", "cause": causes[0] if causes else ""}
+    return found if found["ok"] else {**found, "output": output[-4000:]}
+
+
+PARTS = {1: first, 2: second, 3: third, 4: fourth}
+
+
+def main() -> int:
+    """Run one part; 1 if something failed or is left."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--part", type=int, choices=sorted(PARTS), required=True)
+    parser.add_argument("--stand-in", action="store_true", help="rehearse without a GPU")
+    parser.add_argument("--out", type=Path, help="folder of the results")
+    arguments = parser.parse_args()
+    name = "stand-in" if arguments.stand_in else "device"
+    hour = Hour((arguments.out or ROOT / "build" / f"gpu-{name}").resolve(), arguments.stand_in)
+    hour.out.mkdir(parents=True, exist_ok=True)
+    complete = hour.part(arguments.part, PARTS[arguments.part](hour))
+    print(f"results: {hour.out / 'summary.md'}")
+    return 0 if complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Items of the hour on a machine with a GPU, each of which leaves its result in a file before the next one begins.
+
+A result is a JSON object: whether it is `ok`, and figures. An item whose file is there is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PART_SECONDS = 480.0
+"""No item begins later than this."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to find out."""
+
+    name: str
+    run: Callable[[Hour], dict]
+    needs_device: bool = False
+    """Whether the stand-in cannot show it."""
+
+
+@dataclass(frozen=True)
+class Hour:
+    """Where results go, and what they are of."""
+
+    out: Path
+    stand_in: bool
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the processes that measure."""
+        path = [str(ROOT), str(ROOT / "tests")]
+        added = {}
+        if self.stand_in:
+            from stand_in.stand_in_gpu import Card, Setup
+
+            path.append(str(ROOT / "tests" / "stand_in"))
+            added = {
+                "PERFDL_STAND_IN": "1",
+                "STAND_IN_GPU": Setup(cards=[Card(flops_per_s=3e9, bytes_per_s=1e9)]).dump(),
+            }
+        return {**os.environ, **added, "PYTHONPATH": os.pathsep.join(path)}
+
+    def run(self, *command: str, cwd: Path = ROOT) -> tuple[int, str]:
+        """Run a program of Python to its end: exit code and output."""
+        done = subprocess.run(
+            [sys.executable, *command], cwd=cwd, env=self.environment, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def pytest(self, *arguments: str) -> dict:
+        """Run tests of this folder: how many passed, and what failed."""
+        report = self.out / "junit.xml"
+        code, output = self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments)
+        cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+        report.unlink(missing_ok=True)
+        bad = [case.get("name") for case in cases if case.find("failure") is not None or case.find("error") is not None]
+        skipped = sum(case.find("skipped") is not None for case in cases)
+        passed = len(cases) - len(bad) - skipped
+        found = {"ok": code == 0 and passed > 0, "passed": passed, "skipped": skipped, "failed": bad}
+        return found if found["ok"] else {**found, "output": output[-4000:]}
+
+    def part(self, number: int, items: Iterator[Item]) -> bool:
+        """Run what has no result yet; whether all have one, and all are as they should be."""
+        folder = self.out / f"part-{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        begun, complete = time.monotonic(), True
+        for item in items:
+            file = folder / f"{item.name.replace(' ', '-')}.json"
+            if item.needs_device and self.stand_in:
+                continue
+            if file.exists() and json.loads(file.read_text())["ok"]:
+                continue
+            if time.monotonic() - begun > PART_SECONDS:
+                print(f"{item.name}: not begun, the part's time is over; run the same command again")
+                complete = False
+                continue
+            started = time.monotonic()
+            try:
+                found = item.run(self)
+            except Exception as error:
+                found = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+            found["seconds"] = round(time.monotonic() - started, 1)
+            file.with_suffix(".tmp").write_text(json.dumps(found, indent=2) + "\n")
+            file.with_suffix(".tmp").rename(file)
+            print(f"{item.name}: {'ok' if found['ok'] else 'FAILED'} in {found['seconds']} s")
+            complete &= found["ok"]
+            self.table()
+        return complete
+
+    def table(self) -> None:
+        """Write all results so far as a Markdown table that names the device."""
+        lines = [f"Device: {self.device()}", "", "| part | item | result | figures |", "| --- | --- | --- | --- |"]
+        for file in sorted(self.out.glob("part-*/*.json")):
+            found = json.loads(file.read_text())
+            figures = {name: value for name, value in found.items() if name not in ("ok", "output", "error")}
+            shown = ", ".join(
+                f"{name.replace('_', ' ')} {value}" for name, value in figures.items() if value not in ([], "")
+            )
+            result = "ok" if found["ok"] else "**failed**"
+            lines.append(f"| {file.parent.name[5:]} | {file.stem.replace('-', ' ')} | {result} | {shown} |")
+        (self.out / "summary.md").write_text("\n".join(lines) + "\n")
+
+    def device(self) -> str:
+        """Name of the device, and the versions below torch."""
+        if self.stand_in:
+            return "the stand-in of tests/stand_in: no figure is of a GPU"
+        code = "import torch; print(torch.cuda.get_device_name(0), torch.__version__, torch.version.cuda)"
+        return self.run("-c", code)[1].strip()
+
+
+def fresh(folder: Path) -> Path:
+    """An empty folder in the place of another one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder

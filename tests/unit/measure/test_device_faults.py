@@ -1,0 +1,146 @@
+"""Single faults in the code of devices, each of which a named test must notice.
+
+The list was written before those tests: what can be wrong with events, waiting, memory, profiles, turns and the machine
+ID while everything still runs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DEVICE, TIMED, COUNTED, PROFILED, PROGRAM, ENVIRONMENT = (
+    f"pytest_perfdl.measure.{name}"
+    for name in ("device", "timed_pass", "counted_pass", "profiled_pass", "program", "environment")
+)
+STATE = "pytest_perfdl.machine.device_state"
+PASSES, ITSELF = "tests/unit/measure/test_device_passes.py", "tests/unit/measure/test_device.py"
+WATCH, RETRIED = "tests/unit/machine/test_device_state.py", "tests/unit/measure/test_profiled_pass.py"
+
+FAULTS = {
+    "no wait for other streams before a block's last step ends": (
+        TIMED,
+        "durations[-1] += self._late",
+        "pass",
+        f"{PASSES}::test_work_on_a_stream_that_nothing_waits_for_belongs_to_the_last_step",
+    ),
+    "events on the default stream": (
+        DEVICE,
+        "event.record()",
+        "event.record(self._module.default_stream())",
+        f"{ITSELF}::test_events_are_of_the_stream_that_is_current",
+    ),
+    "the unit of elapsed time": (
+        DEVICE,
+        "* 1e6)",
+        "* 1e3)",
+        f"{PASSES}::test_a_step_is_what_the_stream_does_and_the_host_runs_ahead",
+    ),
+    "a peak that is not reset": (
+        COUNTED,
+        "used.forget_peak()",
+        "pass",
+        f"{PASSES}::test_memory_is_counted_by_the_devices_allocator",
+    ),
+    "a peak without what the steps began with": (
+        COUNTED,
+        "after.peak - before.allocated",
+        "after.peak",
+        f"{PASSES}::test_memory_is_counted_by_the_devices_allocator",
+    ),
+    "a wait around every step": (
+        TIMED,
+        "return _DeviceClock(used, compiled)",
+        "return _WaitingClock(used, run_delay_ns, compiled)",
+        f"{PASSES}::test_a_step_is_what_the_stream_does_and_the_host_runs_ahead",
+    ),
+    "the host's clock for a device": (
+        TIMED,
+        "if used is None:\n        return _HostClock",
+        "if used:\n        return _HostClock",
+        f"{PASSES}::test_a_step_is_what_the_stream_does_and_the_host_runs_ahead",
+    ),
+    "the current device alone is waited for": (
+        DEVICE,
+        "tuple(sorted({index, *_holding_memory(module, others)}))",
+        "(index,)",
+        f"{PASSES}::test_a_block_ends_when_all_used_devices_are_idle",
+    ),
+    "asking opens the device": (
+        DEVICE,
+        "return bool(module.is_initialized())",
+        "return bool(module.init() or module.is_initialized())",
+        f"{ITSELF}::test_asking_for_the_device_initializes_none",
+    ),
+    "what an allocator does not count is none": (
+        DEVICE,
+        "if peak and not allocations:",
+        "if False:",
+        f"{ITSELF}::test_an_allocator_that_counts_nothing_says_so",
+    ),
+    "a warm-up that only looks at launches": (
+        PROGRAM,
+        "medians.append(statistics.median(typical))",
+        "medians.append(statistics.median(durations))",
+        f"{PASSES}::test_warming_up_goes_on_until_the_device_is_steady",
+    ),
+    "a profile of the host alone": (
+        PROFILED,
+        "activities=[ProfilerActivity.CPU, activity]",
+        "activities=[ProfilerActivity.CPU]",
+        f"{PASSES}::test_profiled_steps_have_kernels_and_launches",
+    ),
+    "a part of a device has the ID of the whole": (
+        ENVIRONMENT,
+        'parts["multiprocessors"] = found.multiprocessors',
+        'parts["multiprocessors"] = 108',
+        f"{PASSES}::test_a_part_of_a_device_is_another_machine",
+    ),
+    "blocks that overlap": (
+        TIMED,
+        "            clock.wait()\n",
+        "",
+        f"{PASSES}::test_blocks_do_not_overlap",
+    ),
+    "lost kernels pass for none": (
+        PROFILED,
+        "if profiled.device_busy_ns is None:",
+        "if True:",
+        f"{RETRIED}::test_two_profiles_that_lack_kernels_have_no_figures",
+    ),
+    "a rule that withholds rounds for one side": (
+        STATE,
+        "(*self.base.others, *self.head.others)",
+        "self.head.others",
+        f"{WATCH}::test_a_round_is_withheld_by_a_rule_that_is_the_same_if_the_sides_are_swapped",
+    ),
+    "counters of violations since the driver was loaded": (
+        STATE,
+        "now - before.violations_ns.get((bus, cause), now)",
+        "now",
+        f"{WATCH}::test_counters_of_violations_are_read_before_and_after",
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_noticed(fault):
+    module, old, new, test = FAULTS[fault]
+    told = json.dumps({"module": module, "old": old, "new": new})
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "stand_in.mutant", "-p", "no:cacheprovider", test],
+        cwd=ROOT,
+        env={**os.environ, "PERFDL_MUTANT": told, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    name = test.partition("::")[2]
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"FAILED {test}" in done.stdout, f"{name} does not notice {fault}:\n{done.stdout}"

@@ -49,7 +49,7 @@ class Hour:
             path.append(str(ROOT / "tests" / "stand_in"))
             added = {
                 "PERFDL_STAND_IN": "1",
-                "STAND_IN_GPU": Setup(cards=[Card(flops_per_s=3e9, bytes_per_s=1e9)]).dump(),
+                "STAND_IN_GPU": Setup(cards=[Card(flops_per_s=3e9, bytes_per_s=1e8)]).dump(),
             }
         return {**os.environ, **added, "PYTHONPATH": os.pathsep.join(path)}
 

@@ -321,3 +321,37 @@ def test_which_attention_kernels_are_allowed(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "mem_efficient_sdp_enabled", lambda: True)
     monkeypatch.setattr(torch.backends.cuda, "math_sdp_enabled", lambda: True)
     assert device.sdpa_kernels() == "mn"
+
+
+@pytest.mark.parametrize(
+    "error, hidden",
+    [
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), True),
+        (RuntimeError("HIP error: unspecified launch failure"), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB."), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("CUDA error"), False),
+    ],
+)
+def test_frames_of_the_package_are_left_out_of_errors_that_a_device_reports(error, hidden):
+    assert device.hides(SimpleNamespace(value=error)) == hidden
+
+
+def test_switches_are_read_and_written_and_those_of_a_used_device_are_among_them(simulated):
+    def states():
+        return [read() for read, _ in device.switches()]
+
+    without = states()
+    simulated()
+    device.initialize("cuda")
+    before = states()
+    assert before == [*without, torch.is_autocast_enabled("cuda")]
+    try:
+        for (_, write), state in zip(device.switches(), before, strict=True):
+            write(not state)
+        assert states() == [not state for state in before]
+        assert torch.is_autocast_enabled("cuda") != before[-1]
+    finally:
+        for (_, write), state in zip(device.switches(), before, strict=True):
+            write(state)
+    assert states() == before

@@ -7,14 +7,15 @@ import pytest
 
 from pytest_perfdl.judge.round_data import orders
 from pytest_perfdl.machine.device_state import DeviceUse
-from pytest_perfdl.measure.commands import CallInfo, Finish, Settle, Settled, Time
+from pytest_perfdl.measure.commands import CallInfo, Finish, OpenCase, Settle, Settled, Time
 from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.errors import ForkError, WorkerDied
 from pytest_perfdl.model.record import Key, MeasurementPlan
 from pytest_perfdl.run import paired_rounds as rounds
 from pytest_perfdl.run.paired_rounds import Rounds, RoundSide
 from pytest_perfdl.workers.channel import CallShown, Shown
-from unit.measure.answers import result, timed
+from unit.measure.answers import info, result, timed
+from unit.measure.test_table_commands import Side, in_turns
 
 
 class Remote:
@@ -455,3 +456,22 @@ def test_gpus_are_asked_before_and_after_each_turn_in_which_a_side_is_timed(core
     (uses,) = pair.uses
     assert {uses.base.others, uses.head.others} == {(), ("python (12)",)}
     assert pair.withheld == "other processes used the GPU: python (12)"
+
+
+def test_the_order_of_cases_is_that_of_the_round_and_not_of_a_side(monkeypatch):
+    """A mutant that orders them by side would run other commands in either process."""
+    monkeypatch.setattr(rounds, "free_memory", lambda: 1.0)
+    ids, scripts = frozenset("abcdefgh"), []
+    measuring = in_rounds(lambda side: Remote(), scripts=scripts)
+    measuring._loops = dict.fromkeys(ids, 4)
+    orders_seen = []
+    for number in (1, 2, 3):
+        scripts.clear()
+        measuring.measure(number, cases=ids)
+        both = [Side(script(info(kind="table", cases=tuple(sorted(ids))))) for script in scripts]
+        in_turns(*both)
+        assert both[0].commands == both[1].commands
+        orders_seen.append(tuple(command.case for command in both[0].commands if isinstance(command, OpenCase)))
+    assert all(set(order) == ids for order in orders_seen)
+    assert len(set(orders_seen)) == 3, "what a case leaves behind meets other cases in every round"
+    assert orders_seen[0] == rounds.case_order(1, 1, ids)

@@ -11,8 +11,8 @@ import resource
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pytest_perfdl.machine import proc
@@ -37,6 +37,19 @@ class Usage:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         wall_ns, cpu_ns = clocks.perf_counter_ns(), clocks.process_time_ns()
         return cls(wall_ns, cpu_ns, int(usage.ru_stime * 1e9), _run_delay_ns(), usage.ru_minflt)
+
+    def since(self, before: Usage) -> Usage:
+        """What was used up between two moments."""
+        return Usage(*(getattr(self, each.name) - getattr(before, each.name) for each in fields(Usage)))
+
+    @classmethod
+    def total(cls, parts: Iterable[Usage]) -> Usage:
+        """What several used up together."""
+        columns = [[getattr(part, each.name) for each in fields(cls)] for part in parts]
+        return cls(*map(sum, zip(*columns, strict=True))) if columns else NO_USAGE
+
+
+NO_USAGE = Usage(0, 0, 0, 0, 0)
 
 
 _HELPING = 0.1

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 
+from pytest_perfdl.machine.state import NO_USAGE, Usage
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import LoopCount
 
@@ -87,8 +88,8 @@ class Aside:
 
     wait_ns: int = 0
     """Waiting for data: part of the step."""
-    setup_ns: int = 0
-    """Preparing the step: not part of it."""
+    setup: Usage = NO_USAGE
+    """What preparing the step used up: not part of it."""
 
 
 NOTHING = Aside()

@@ -360,7 +360,7 @@ class Program:
                 start = perf_counter_ns()
                 aside = (yield False) or NOTHING
                 device.synchronize()
-                fastest = min(fastest, perf_counter_ns() - start - aside.setup_ns)
+                fastest = min(fastest, perf_counter_ns() - start - aside.setup.wall_ns)
                 # The first one may load or compile something; of two that are surely long enough a third says nothing.
                 if step > 1 and fastest > SURELY * command.least_ns:
                     break
@@ -385,10 +385,10 @@ class Program:
                 while len(durations) < command.block and not late:
                     delayed, start = run_delay_ns(), perf_counter_ns()
                     aside = (yield False) or NOTHING
-                    taken = perf_counter_ns() - start - aside.setup_ns
+                    taken = perf_counter_ns() - start - aside.setup.wall_ns
                     # Other processes may use the CPU while the step has long settled.
-                    durations.append(taken - (run_delay_ns() - delayed))
-                    setups += aside.setup_ns
+                    durations.append(taken - (run_delay_ns() - delayed - aside.setup.run_delay_ns))
+                    setups += aside.setup.wall_ns
                     before, compiled = compiled, compiling.events()
                     # The first step says little about the others, and so do those that wait for a compiler.
                     shortest = min(shortest, taken)
@@ -439,5 +439,6 @@ def _clocked(steps: Generator[bool, Aside | None, Counted], taken: list[int]) ->
                 return counted
             delayed, start = run_delay_ns(), perf_counter_ns()
             aside = yield last
-            waited = run_delay_ns() - delayed + (aside or NOTHING).setup_ns
+            setup = (aside or NOTHING).setup
+            waited = run_delay_ns() - delayed - setup.run_delay_ns + setup.wall_ns
             taken.append(perf_counter_ns() - start - waited)

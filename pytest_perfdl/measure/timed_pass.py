@@ -180,20 +180,22 @@ def run(
             clock.wait()
             after = state.Usage.now()
             ranks.barrier()
-            setups = [aside.setup_ns if aside else 0 for aside in asides]
+            setups = [aside.setup if aside else state.NO_USAGE for aside in asides]
+            used = after.since(before).since(state.Usage.total(setups))
             blocks.append(
                 Block(
                     steps=command.block * loops,
-                    wall_ns=after.wall_ns - before.wall_ns - sum(setups),
-                    cpu_ns=after.cpu_ns - before.cpu_ns,
-                    system_ns=after.system_ns - before.system_ns,
-                    run_delay_ns=after.run_delay_ns - before.run_delay_ns,
-                    minor_faults=after.minor_faults - before.minor_faults,
+                    wall_ns=used.wall_ns,
+                    cpu_ns=used.cpu_ns,
+                    system_ns=used.system_ns,
+                    run_delay_ns=used.run_delay_ns,
+                    minor_faults=used.minor_faults,
                 )
             )
-            steps += [taken - setup for taken, setup in zip(clock.durations_ns(), setups, strict=True)]
+            steps += [taken - setup.wall_ns for taken, setup in zip(clock.durations_ns(), setups, strict=True)]
             waits += [aside.wait_ns if aside else 0 for aside in asides]
-            delays += clock.delays_ns()
+            # A device's clock knows of no delays.
+            delays += [waited - setup.run_delay_ns for waited, setup in zip(clock.delays_ns(), setups, strict=False)]
     walks = state.object_walks() - walks_before
     notes += _oversubscribed(len(ranks.groups))
     surroundings = state.State.now().since(state_before)

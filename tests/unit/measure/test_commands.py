@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from pytest_perfdl.machine import proc, reference_load, state
+from pytest_perfdl.machine.state import Usage
 from pytest_perfdl.measure import program
 from pytest_perfdl.measure.commands import (
     Compiled,
@@ -281,6 +282,12 @@ def test_what_collections_cost_the_steps_is_left_to_them():
     assert [each - seen[0] for each in seen] == [0, 1, 3, 4, 5, 5, 5, 5, 5, 5]
 
 
+def prepared(wall_ns, *, wait_ns=0, delay_ns=None):
+    """What is known apart of a step that was prepared for; it used up as much of all else by default."""
+    other = wall_ns if delay_ns is None else delay_ns
+    return Aside(wait_ns, Usage(wall_ns, other, other, other, other))
+
+
 def test_warming_up_gives_up(clock):
     found = settle(clock, [1000 >> step // 2 for step in range(20)], most=8)
 
@@ -290,11 +297,18 @@ def test_warming_up_gives_up(clock):
 
 @pytest.mark.long
 def test_preparing_and_being_interrupted_do_not_unsettle(clock):
-    settled = settle(clock, [100, 900], aside=lambda step: Aside(setup_ns=800 if step else 0))
+    settled = settle(clock, [100, 900], aside=lambda step: prepared(800 if step else 0, delay_ns=0))
     assert (settled.steps, settled.settled) == (4, True)
 
     clock.now = clock.delayed = 0
     settled = settle(clock, [100, 900], delay=lambda step: 800 if step else 0)
+    assert (settled.steps, settled.settled) == (4, True)
+
+    # While it was prepared for, the second step waited for a CPU: that is counted once.
+    clock.now = clock.delayed = 0
+    settled = settle(
+        clock, [100, 900], aside=lambda step: prepared(800 if step else 0), delay=lambda step: 800 if step else 0
+    )
     assert (settled.steps, settled.settled) == (4, True)
 
 
@@ -345,12 +359,16 @@ def test_a_timed_pass_tells_waiting_and_preparing_apart():
     steps = Program(conversation, iterates=True, prepares=True).steps()
     next(steps)
     steps.send(Aside(wait_ns=5))
-    steps.send(Aside(wait_ns=6, setup_ns=10**12))
+    steps.send(prepared(10**12, wait_ns=6))
     with pytest.raises(StopIteration):
         steps.send(None)
     found = conversation.answers[0]
 
     assert found.wait_ns == (5, 6, 0)
     assert found.step_ns[1] < -(10**11)
-    assert found.blocks[0].wall_ns < -(10**11)
+    (block,) = found.blocks
+    assert block.wall_ns < -(10**11)
+    assert max(block.cpu_ns, block.system_ns, block.run_delay_ns) < -(10**11)
+    assert block.minor_faults < -(10**11)
+    assert found.delay_ns[1] in (0, -(10**12)), "known of steps that are not short"
     assert found.tracer == state.active_tracer()

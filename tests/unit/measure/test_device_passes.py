@@ -6,6 +6,7 @@ from stand_in import stand_in_gpu
 from stand_in.stand_in_gpu import Card, Setup
 
 from pytest_perfdl.machine import state
+from pytest_perfdl.machine.state import Usage
 from pytest_perfdl.measure import calibration, counted_pass, device, environment, profiled_pass, program, timed_pass
 from pytest_perfdl.measure.commands import Count, Profile, Settle, Time
 from pytest_perfdl.measure.loops import Aside
@@ -161,7 +162,7 @@ def test_what_is_prepared_between_steps_does_not_count(simulate):
         device.synchronize()
         setup = gpu.clock.now() - begun
         gpu.launch("work", 2 * MS)
-        return Aside(setup_ns=setup)
+        return Aside(setup=Usage(setup, 0, 0, 0, 0))
 
     found = timed(step, prepares=True)
     assert found.step_ns == pytest.approx((2 * MS,) * 4, rel=0.01)

@@ -20,6 +20,7 @@ from pytest_perfdl.cli import diff_inputs, prune
 from pytest_perfdl.machine import fitness
 from pytest_perfdl.model.errors import GitError, PerfdlError
 from pytest_perfdl.model.record import Code
+from pytest_perfdl.report import benchmark_json
 from pytest_perfdl.run import definitions, selection
 from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.runs import history as runs_history
@@ -255,6 +256,7 @@ READERS = {
     "cli/refresh": lambda world, _: git.trouble(world.root),
     "runs/history": lambda world, _: list(runs_history.measurements(world.root, "baselines", pytest.fail)),
     "machine/fitness": lambda world, _: fitness.history(world.root),
+    "report/benchmark_json": lambda world, _: benchmark_json._commit_info(world.root, world.last),
     "run/definitions": lambda world, _: (sorted(definitions._list_files(world.root, world.first)), diffs(world)),
     "run/revisions": lambda world, _: revisions(world),
     "run/session": lambda world, _: git.web_address(world.root),

@@ -137,7 +137,6 @@ OPTIONS: tuple[Option, ...] = (
         "`dtype=float16,tokens>=4096`, with `=`, `!=`, `<`, `<=`, `>` or `>=`; not with `--perf-update`",
         metavar="CONDITIONS",
         default="all cases",
-        level="basic",
     ),
     Option(
         "--perf-dir",

@@ -237,9 +237,12 @@ class WorkerPlugin:
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:
-        """End a child that the step forked and that came out of it: the test goes on in its parent alone."""
+        """End a child that the step forked and that came out of it: the test goes on in its parent alone.
+
+        The innermost wrapper, where what it prints is still captured as the test's.
+        """
         try:
             return (yield)
         except BaseException:

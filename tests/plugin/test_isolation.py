@@ -224,7 +224,7 @@ MESSAGES = {
     "test_metric_twice": "perf.metric('loss') was called twice for one perf(...) call",
     "test_bad_period": "period=0: expected an integer of at least 1",
     "test_bad_name": "name='a.b': expected a string without a dot",
-    "test_coroutine": "got a coroutine function and was not awaited: write await perf(STEP, ...) in an `async def` test",
+    "test_coroutine": "got a coroutine function and was not awaited: write await perf(STEP, ...) in an `async def`",
     "test_coroutine_with_setup": "got a coroutine function and was not awaited: write await perf(STEP, ...)",
     "test_generator": "the step returned a generator, which does no work until it is iterated: measure lambda: list(",
 }

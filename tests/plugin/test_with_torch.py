@@ -208,7 +208,7 @@ def test_nothing_makes_the_orchestrating_process_import_torch(project):
     import json
 
     project.write("test_it.py", CALLS)
-    finished = project.run("--perf", *NOT_JUDGED, "--perf-json=run.json", "--junitxml=junit.xml", "-rX")
+    finished = project.run("--perf", *NOT_JUDGED, "--perf-json=run.json", "--junitxml=junit.xml", "-rX", cold=True)
     tests = {
         test["id"].rpartition("::")[2]: test for test in json.loads((project.root / "run.json").read_text())["tests"]
     }

@@ -172,6 +172,8 @@ class DescribeCases:
     cases: tuple[str, ...]
 
 
+TIMING = Time | TimeCase
+"""Commands whose steps are timed without the profiler."""
 Command = Calibrate | Settle | Time | Profile | Count | Attribute | Finish | OpenCase | TimeCase | DescribeCases
 
 

@@ -23,12 +23,11 @@ from pytest_perfdl.judge.work import StepWork
 from pytest_perfdl.machine.device_state import DeviceUse, DeviceUses, DeviceWatch
 from pytest_perfdl.machine.proc import free_memory, kills_for_memory
 from pytest_perfdl.measure.commands import (
+    TIMING,
     CallInfo,
     CallResult,
     ExplainedResult,
     SideResult,
-    Time,
-    TimeCase,
     explanation,
     one_side,
     table_side,
@@ -329,7 +328,7 @@ class Rounds:
         watch = self._watch
         before = None if watch is None else watch.read()
         remote.take_turn()
-        if watch is not None and before is not None and isinstance(remote.command, Time | TimeCase):
+        if watch is not None and before is not None and isinstance(remote.command, TIMING):
             self._turns[name].append(watch.use(before, watch.read(), alive * max(1, self._test.plan.ranks)))
 
     def _start(self, side: RoundSide, parent: ForkParent | None) -> RemoteTest:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.config.settings import Settings
-from pytest_perfdl.measure.commands import CallInfo, Profile, Time
+from pytest_perfdl.measure.commands import TIMING, CallInfo, DescribeCases, Profile
 from pytest_perfdl.measure.sizes import TimeLimit
 from pytest_perfdl.model.errors import ForkError
 from pytest_perfdl.model.metrics import general
@@ -34,6 +34,19 @@ def _caches(folder: Path) -> dict[str, str]:
     Inductor's folder holds its FX graphs, AOT autograd's, and the choices of its autotuning.
     """
     return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
+
+
+def undisturbed(script: Script, hold: Callable[[bool], object]) -> Script:
+    """The same script; what loads meanwhile is held beside steps that are timed or profiled."""
+    reply = None
+    try:
+        while True:
+            command = script.send(reply)
+            if command is not None:
+                hold(isinstance(command, TIMING | Profile | DescribeCases))
+            reply = yield command
+    except StopIteration as stop:
+        return stop.value
 
 
 class Processes:
@@ -203,25 +216,9 @@ class Processes:
                 parent=parent,
                 interpreter=interpreter,
             )
-        remote = RemoteTest(test.item, worker, self._undisturbed(script), forward=first)
+        remote = RemoteTest(test.item, worker, lambda call: undisturbed(script(call), self._forks.hold), forward=first)
         self._running = [*(each for each in self._running if not each.over), remote]
         return remote
-
-    def _undisturbed(self, script: Callable[[CallInfo], Script]) -> Callable[[CallInfo], Script]:
-        """The same script; nothing is loaded beside steps that it times or profiles."""
-
-        def undisturbed(info: CallInfo) -> Script:
-            steps, reply = script(info), None
-            try:
-                while True:
-                    command = steps.send(reply)
-                    if command is not None:
-                        self._forks.hold(isinstance(command, (Time, Profile)))
-                    reply = yield command
-            except StopIteration as stop:
-                return stop.value
-
-        return undisturbed
 
     def _caches_of(self, test: PerfTest, checkout: Checkout | None, *, cold: bool) -> Path:
         """The folder of a side's compiler caches; a new one where it must be empty.

@@ -29,7 +29,7 @@ from pytest_perfdl.measure.loops import LEAST_STEP_NS, MOST_LOOPS
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_quantity
-from pytest_perfdl.model.visible import visible
+from pytest_perfdl.model.visible import error_line, visible
 from pytest_perfdl.system.clocks import perf_counter_ns
 
 if TYPE_CHECKING:
@@ -220,7 +220,4 @@ def _calibrate(step: Step) -> int:
 
 def _said(error: BaseException) -> str:
     """What a case raised, in one line."""
-    line = (str(error).strip().splitlines() or [""])[0]
-    if isinstance(error, PerfError):
-        return visible(line)[:_SAID]
-    return visible(f"{type(error).__name__}: {line}".rstrip(": "))[:_SAID]
+    return visible(error_line(error))[:_SAID]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.visible import error_line
 
 
 class Optional:
@@ -33,8 +34,7 @@ class Optional:
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        said = str(error).strip().partition("\n")[0]
-        self._notes.append(unmeasured(self._code, self._what, f"{type(error).__name__}: {said}".removesuffix(": ")))
+        self._notes.append(unmeasured(self._code, self._what, error_line(error)))
         return True
 
 

@@ -159,6 +159,18 @@ def _pattern(value: str) -> re.Pattern[str]:
 _HIDDEN = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
 
 
+def error_line(error: BaseException) -> str:
+    r"""What an error says, in one line, behind the name of its type.
+
+    A failure of pytest's, which is no `Exception`, is a sentence for people: it stands alone.
+
+    >>> error_line(ValueError("no such shape\nin line 3")), error_line(AssertionError())
+    ('ValueError: no such shape', 'AssertionError')
+    """
+    line = next(iter(str(error).strip().splitlines()), "")
+    return ": ".join(filter(None, (type(error).__name__, line))) if isinstance(error, Exception) else line
+
+
 def visible(text: str) -> str:
     r"""Text on one line, with control characters, marks of writing direction and surrogates spelled out.
 

@@ -36,11 +36,11 @@ from pytest_perfdl.workers.checkout import Checkout
 
 PROFILED = LEAST_ROUNDS
 """Number of first rounds that are profiled in any case."""
-_REMEDY = "let the GPU cool, lock its clocks (perfdl check shows the command), and stop other processes"
 TABLE_ROUNDS = 4
 """Rounds of all cases of a table that a budget must hold: three decide most of them."""
 SLOW_START = 20.0
 """Seconds that starting a process takes from which on two rounds may exclude a slowdown."""
+_REMEDY = "let the GPU cool, lock its clocks (perfdl check shows the command), and stop other processes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,16 +150,16 @@ class Forks:
         ------
         ForkError
         """
-        serving = self._serving(wanted, threads)
-        loaded = serving if wait else [each for each in serving if each.is_loaded] or serving
-        parent = self._loaded(min(loaded, key=_turns) if loaded else self._begin(wanted, threads))
+        serving = self._serving(wanted, threads) or [self._begin(wanted, threads)]
+        ready = serving if wait else [each for each in serving if each.is_loaded] or serving
+        parent = self._loaded(min(ready, key=_turns))
         if first:
             self._keep(first=parent)
             return parent
         all_loaded = all(each.is_loaded for each in serving)
         if len(serving) < PARENTS and all_loaded and (wait or (parent.rounds + 1) % ROUNDS_IN_A_ROW == 0):
             with contextlib.suppress(ForkError):
-                self._begin(wanted, threads)
+                self._begin(wanted, threads, beside=serving)
         parent.rounds += 1
         return parent
 
@@ -209,15 +209,15 @@ class Forks:
             raise ForkError(self._unfit[wanted, now])
         return [each for each in self._parents() if each.rounds < ROUNDS_OF_A_PARENT and each.serves(wanted, now)]
 
-    def _begin(self, wanted: Common, threads: int) -> ForkParent:
-        """Start another one for rounds."""
-        serving, variables = self._serving(wanted, threads), environment(threads)
+    def _begin(self, wanted: Common, threads: int, *, beside: Sequence[ForkParent] = ()) -> ForkParent:
+        """Start another one for rounds, beside those that serve already."""
+        variables = environment(threads)
         try:
             parent = ForkParent(wanted, variables, self._preload)
         except ForkError as error:
             self._unfit[wanted, _surroundings(variables)] = str(error)
             raise
-        self._keep(pool=[*serving, parent])
+        self._keep(pool=[*beside, parent])
         return parent
 
     def _keep(self, *, first: ForkParent | None = None, pool: list[ForkParent] | None = None) -> None:

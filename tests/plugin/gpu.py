@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from plugin.project import Project
+from plugin.project import Project, commit, make_repository
 from stand_in.stand_in_gpu import Setup
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -63,14 +62,8 @@ class GpuProject(Project):
         self.write("conftest.py", CONFTEST)
         self.write("step.py", STEP.format(extra=extra))
         self.write("test_gpu.py", TEST.format(before=before, device=device))
-        for arguments in (
-            ("init", "--quiet"),
-            ("config", "user.email", "author@example.org"),
-            ("config", "user.name", "Author"),
-            ("add", "--all"),
-            ("commit", "--quiet", "-m", "one"),
-        ):
-            subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True)
+        make_repository(root)
+        commit(self, "one")
         if head is not None:
             self.write("step.py", STEP.format(extra=head))
 

@@ -169,6 +169,25 @@ class Project:
         return until(lambda: path.is_file() and path.read_text().endswith("\n") and path.read_text().split(), within)
 
 
+def git(root, *arguments):
+    """Run git in a folder; what it says."""
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def make_repository(root):
+    """Put a folder under git, with an author of its own."""
+    git(root, "init", "--quiet", "-b", "main")
+    git(root, "config", "user.email", "author@example.org")
+    git(root, "config", "user.name", "Author")
+
+
+def commit(project, message):
+    """Commit all of a project; the commit's hash."""
+    git(project.root, "add", "--all")
+    git(project.root, "commit", "--quiet", "-m", message)
+    return git(project.root, "rev-parse", "HEAD")
+
+
 def environment(path, *, bare=False, **distributions):
     """The interpreter of a new virtual environment with these distributions.
 

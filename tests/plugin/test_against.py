@@ -7,11 +7,10 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from plugin.project import SHORT, Project
+from plugin.project import SHORT, Project, commit, git, make_repository
 
 pytestmark = pytest.mark.long
 
@@ -36,24 +35,11 @@ def pytest_itemcollected(item):
 """
 
 
-def git(root, *arguments):
-    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def commit(project, message):
-    git(project.root, "add", "--all")
-    git(project.root, "commit", "--quiet", "-m", message)
-    return git(project.root, "rev-parse", "HEAD")
-
-
 @pytest.fixture
 def project(tmp_path):
     """A package with a src layout under git; its first commit does half of the work of the second."""
     made = Project(tmp_path / "project", "pythonpath = src", "perf_budget = 1")
-    git(made.root, "init", "--quiet")
-    git(made.root, "config", "user.email", "author@example.org")
-    git(made.root, "config", "user.name", "Author")
+    make_repository(made.root)
     made.write(".gitignore", "perf-report/\n.pytest_cache/\n__pycache__/\noutput-*\nrun.json\n")
     made.write("src/demo_package/__init__.py", PACKAGE.format(size=10_000))
     made.write("tests/test_speed.py", TEST)

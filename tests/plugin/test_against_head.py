@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 
 import pytest
-from plugin.project import SHORT, Project, alive, until
+from plugin.project import SHORT, Project, alive, commit, git, make_repository, until
 
 HEAD = ("--perf-against=HEAD",)
 OWN = ("--perf-against=HEAD", "-o", "perf_against_tests=own")
@@ -30,27 +29,19 @@ STOP = """
 """A plugin that ends the run before anything is measured, and tells what is in the checkout."""
 
 
-def git(root, *arguments):
-    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
 class Repository(Project):
     """A project under git, and a plugin beside it that ends the run once the checkout is there."""
 
     def __init__(self, root, *options):
         super().__init__(root, *options)
-        git(root, "init", "--quiet")
-        git(root, "config", "user.email", "author@example.org")
-        git(root, "config", "user.name", "Author")
+        make_repository(root)
         self.write(".gitignore", "perf-report/\n.pytest_cache/\n__pycache__/\noutput-*\nrun.json\n")
         self.beside = root.parent
         (self.beside / "plugins").mkdir()
         self.write("../plugins/stop.py", STOP)
 
     def commit(self):
-        git(self.root, "add", "--all")
-        git(self.root, "commit", "--quiet", "-m", "one")
+        commit(self, "one")
 
     def checked_out(self, *arguments, **env):
         """What a run has put into the checkout; and that nothing else was changed."""

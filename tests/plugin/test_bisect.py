@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from plugin.project import SHORT, Project, Running, alive, until
+from plugin.project import SHORT, Project, Running, alive, commit, git, make_repository, until
 
 pytestmark = pytest.mark.long
 
@@ -41,11 +41,6 @@ COUNTED = ("--", *SHORT, "--perf-budget=1")
 BROKEN = "import nothing_there\n"
 
 
-def git(root, *words):
-    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
 def model(*, sleep=0.0, result="y.relu().sum()"):
     return MODEL.format(sleep=sleep, result=result)
 
@@ -54,9 +49,7 @@ def model(*, sleep=0.0, result="y.relu().sum()"):
 def project(tmp_path):
     """A package with a src layout under git, and a test that only the working tree has."""
     made = Project(tmp_path / "project", "pythonpath = src")
-    git(made.root, "init", "--quiet")
-    git(made.root, "config", "user.email", "author@example.org")
-    git(made.root, "config", "user.name", "Author")
+    make_repository(made.root)
     made.write(".gitignore", "perf-report/\n__pycache__/\noutput-*\n")
     return made
 
@@ -68,8 +61,7 @@ def history(project, *versions):
         project.write("notes.txt", str(number))
         if number == len(versions) - 1:
             project.write("tests/test_speed.py", TEST)
-        git(project.root, "add", "--all")
-        git(project.root, "commit", "--quiet", "-m", f"c{number}")
+        commit(project, f"c{number}")
     return git(project.root, "log", "--format=%H", "--reverse").split()
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
-from plugin.project import SHORT
+from plugin.project import SHORT, commit, make_repository
 
 pytestmark = pytest.mark.long
 
@@ -44,18 +43,12 @@ def test_compiled(perf):
 """
 
 
-def git(root, *arguments):
-    identity = ("-c", "user.email=author@example.org", "-c", "user.name=Author")
-    subprocess.run(["git", *identity, *arguments], cwd=root, check=True)
-
-
 def test_figures_belong_to_their_call_and_caches_to_their_side(project, tmp_path):
     log = tmp_path / "log.txt"
     project.ini("perf_budget = 1")
     project.write("test_it.py", TEST.format(log=str(log)))
-    git(project.root, "init", "--quiet")
-    git(project.root, "add", "--all")
-    git(project.root, "commit", "--quiet", "-m", "one")
+    make_repository(project.root)
+    commit(project, "one")
     done = project.run(*SHORT, "--perf-against=HEAD", "--perf-json=run.json")
 
     (test,) = json.loads((project.root / "run.json").read_text())["tests"]

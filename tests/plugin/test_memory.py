@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from plugin.project import SHORT, Project
+from plugin.project import SHORT, Project, commit, git, make_repository
 
 pytestmark = pytest.mark.long
 
@@ -49,21 +49,14 @@ def test_step(perf):
 MIB = 2**20
 
 
-def git(root, *arguments):
-    subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=True)
-
-
 @pytest.fixture
 def project(tmp_path):
     made = Project(tmp_path / "project", "pythonpath = .", "perf_budget = 1")
-    git(made.root, "init", "--quiet")
-    git(made.root, "config", "user.email", "author@example.org")
-    git(made.root, "config", "user.name", "Author")
+    make_repository(made.root)
     made.write(".gitignore", "perf-report/\n.pytest_cache/\n__pycache__/\noutput-*\n")
     made.write("model.py", MODEL)
     made.write("test_net.py", TEST)
-    git(made.root, "add", "--all")
-    git(made.root, "commit", "--quiet", "-m", "one")
+    commit(made, "one")
     return made
 
 
@@ -219,8 +212,7 @@ def test_passes(perf):
 def test_of_several_calls_that_which_changed_is_explained_against_a_baseline(project):
     project.write("test_net.py", TWO_CALLS)
     assert project.run(*SHORT, "--perf-update").code == 0
-    git(project.root, "add", "--all")
-    git(project.root, "commit", "--quiet", "-m", "the baseline")
+    commit(project, "the baseline")
     change(project, "return self.decode(hidden)", "return self.decode(torch.cat((hidden, hidden)))[:512]")
     done = project.run(*SHORT, "--perf", "-v")
     (test,) = json.loads((project.root / "perf-report/run.json").read_text())["tests"]

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from plugin.project import SHORT, Project
+from plugin.project import SHORT, Project, commit, git, make_repository
 
 pytestmark = pytest.mark.long
 
@@ -29,22 +29,11 @@ WIDE = ("--perf-limit=step_time:900%", "--perf-limit=block_time:900%")
 """No slowdown of a busy machine is past them: three rounds then exclude more, as a rule."""
 
 
-def git(root, *arguments):
-    subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-
-
-def commit(project, message):
-    git(project.root, "add", "--all")
-    git(project.root, "commit", "--quiet", "-m", message)
-
-
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
     """A repository with a recorded and committed baseline."""
     made = Project(tmp_path_factory.mktemp("rounds") / "project", "pythonpath = src", "perf_budget = 60")
-    git(made.root, "init", "--quiet", "-b", "main")
-    git(made.root, "config", "user.email", "author@example.org")
-    git(made.root, "config", "user.name", "Author")
+    make_repository(made.root)
     made.write(".gitignore", "perf-report/\n.pytest_cache/\n__pycache__/\noutput-*\nrun.json\nbuilt.txt\n")
     made.write("src/package/__init__.py", PACKAGE.format(count=10))
     made.write("tests/test_speed.py", TEST)

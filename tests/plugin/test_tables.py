@@ -1,10 +1,11 @@
 """Tables: many cases of a test, recorded in one file, compared in the same rounds, and judged together."""
 
 import json
-import subprocess
+import re
+import statistics
 
 import pytest
-from plugin.project import Project
+from plugin.project import Project, commit, make_repository
 
 pytestmark = pytest.mark.long
 
@@ -29,22 +30,11 @@ WIDE = "--perf-limit=case_time:100%", "--perf-limit=group_time:50%"
 """No slowdown of a busy machine is past them, as a rule; what is planted is."""
 
 
-def git(root, *arguments):
-    subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-
-
-def commit(project, message):
-    git(project.root, "add", "--all")
-    git(project.root, "commit", "--quiet", "-m", message)
-
-
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
     """A repository with a recorded and committed table."""
     made = Project(tmp_path_factory.mktemp("tables") / "project", "pythonpath = src", "perf_budget = 60")
-    git(made.root, "init", "--quiet", "-b", "main")
-    git(made.root, "config", "user.email", "author@example.org")
-    git(made.root, "config", "user.name", "Author")
+    make_repository(made.root)
     made.write(".gitignore", "perf-report/\n.pytest_cache/\n__pycache__/\noutput-*\nrun.json\n")
     made.write("src/package/__init__.py", "")
     made.write("src/package/ops.py", OPS.format(slower="()"))
@@ -247,5 +237,7 @@ def test_another_revision_is_compared_in_the_same_way(project):
 def test_commands_on_baselines_know_tables(project):
     shown = project.command("show", "test_ops").output
     assert "Slowest of 15 cases" in shown
-    assert "op=neg,size=4" in shown
+    (call,) = json.loads(project.baseline("test_ops").read_text())["calls"]
+    slowest = sorted(call["cases"], key=lambda case: -statistics.median(case["ns"]))
+    assert re.findall(r"^ +(op=\S+)", shown, re.MULTILINE) == [case["id"] for case in slowest[:10]]
     assert "no measured or profiled step" in project.command("diff", "baselines", "baselines").output

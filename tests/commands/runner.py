@@ -11,12 +11,13 @@ import stat
 import subprocess
 import sys
 
+from plugin.project import surroundings
+
 _EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
 _TOKENS = re.compile(
     r"\s*(?:(?P<text>'[^']*')|(?P<operator>==|!=|&&|\|\||!|\(|\))|(?P<name>[a-z_][\w-]*(?:\.[\w-]+)*(?:\(\))?))"
 )
 _OPERATORS = {"&&": " and ", "||": " or ", "!": " not ", "==": "==", "!=": "!=", "(": "(", ")": ")"}
-_NOT_INHERITED = ("GITHUB_", "GH_", "CI_", "GIT_", "PYTEST_", "PERFDL_", "RUNNER_")
 
 
 class Runner:
@@ -30,18 +31,13 @@ class Runner:
         self.steps = {}
         self.output = {}
         """What each step printed, by its name."""
-        self.environ = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
         self._programs = folder / "programs"
         self._calls = folder / "calls"
         self._programs.mkdir(parents=True)
         (folder / "temp").mkdir()
         contexts["runner"] = {"temp": str(folder / "temp"), "os": "Linux", "arch": "X64"}
-        self.environ |= {
-            "PATH": f"{self._programs}{os.pathsep}{os.environ['PATH']}",
-            "GITHUB_ACTIONS": "true",
-            "RUNNER_TEMP": str(folder / "temp"),
-            **environ,
-        }
+        path = f"{self._programs}{os.pathsep}{os.environ['PATH']}"
+        self.environ = surroundings(PATH=path, GITHUB_ACTIONS="true", RUNNER_TEMP=str(folder / "temp")) | environ
         self.program("perfdl", f"exec '{sys.executable}' -m pytest_perfdl.cli \"$@\"", calls=False)
 
     def program(self, name, script, *, calls=True):

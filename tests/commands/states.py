@@ -11,6 +11,7 @@ from pathlib import Path
 
 from commands.shown import ROOT
 from plugin.project import environment as environment_of
+from plugin.project import surroundings
 
 from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.runs.qualify import log, outcome_of
@@ -45,17 +46,15 @@ SLOWER = (
 """A change of README's step that does more, and takes longer."""
 
 _ENVIRONMENT = {"SHARD": "1", "COLUMNS": "120", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-_NOT_INHERITED = ("PYTEST_", "GITHUB_", "COV_", "PERFDL_", "GIT_")
 
 
 def environment(**more):
     """As a shell has it in which this project's virtual environment is active."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     author = {
         f"GIT_{who}_{what}": "perfdl@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
     }
-    return {**kept, **_ENVIRONMENT, **author, "PATH": path, **more}
+    return surroundings(**_ENVIRONMENT, **author, PATH=path) | more
 
 
 def shell(command, folder, timeout=900, **more):

@@ -19,5 +19,6 @@ def inner(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     # The plugin that is left out collects garbage five times at every end.
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p perfdl -p no:unraisableexception")
-    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    for name in ("CI", "BUILD_NUMBER", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
     return pytester

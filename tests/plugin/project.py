@@ -22,9 +22,20 @@ SHORT = ("--perf-steps=4", "--perf-warmup=2")
 """The least run shape: for tests to which the figures do not matter."""
 NOT_JUDGED = (*SHORT, "--perf-fail-on=invalid")
 """For tests that have no baseline."""
-_NOT_INHERITED = ("PYTEST_", "COV_", "COVERAGE_", "GITHUB_", "PERFDL_", "PYTHONDONTWRITEBYTECODE")
+_NOT_INHERITED = (
+    *("BUILD_NUMBER", "CI", "COV_", "COVERAGE_", "GH_", "GIT_", "GITHUB_"),
+    *("PERFDL_", "PYTEST_", "PYTHONDONTWRITEBYTECODE", "RUNNER_"),
+)
 _written = itertools.count(1_700_000_000)
 """Times of files: a module written again within a second and of equal size is taken for the compiled one."""
+
+
+def surroundings(**more):
+    """The environment of this process without what CI systems, git, pytest and coverage set, and with `more`.
+
+    pytest, for one, prints longer lines in its summary where `CI` is set.
+    """
+    return {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)} | more
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +138,16 @@ class Project:
 
         It is forked from a process that has imported torch if `warm` is given.
         """
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
         settings = {"COLUMNS": "120", "NO_COLOR": "1"}
         if not autoload:
             settings["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         named = [] if autoload else [f"-p{name}" for name in ("perfdl", *plugins)]
         command = [str(python), "-m", "pytest", *named, *map(str, args)]
-        return Running(command, self.root, {**inherited, **settings, **env}, warm)
+        return Running(command, self.root, surroundings(**settings | env), warm)
 
     def command(self, *args, python=sys.executable, timeout=300):
         """Run `perfdl` to its end."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
-        env = {**inherited, "COLUMNS": "120", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        env = surroundings(COLUMNS="120", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
         return Running([str(python), "-m", "pytest_perfdl.cli", *map(str, args)], self.root, env).finish(timeout)
 
     def run(self, *args, timeout=300, cold=False, **options):

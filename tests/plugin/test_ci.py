@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from commands.shown import ROOT
-from plugin.project import SHORT
+from plugin.project import SHORT, surroundings
 from unit.ci.repositories import checkout, commit, git
 
 TEST = """
@@ -47,15 +47,10 @@ def test_a_shallow_clone_of_a_pull_request_is_compared_with_main(tmp_path):
     for name, module in (("perfdl", "pytest_perfdl.cli"), ("pytest", "pytest -p perfdl")):
         (programs / name).write_text(f"#!/bin/sh\nexec '{sys.executable}' -m {module} \"$@\"\n")
         (programs / name).chmod(0o755)
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("GITHUB_", "CI_", "GIT_", "PYTEST_", "PERFDL_"))
-    }
     done = subprocess.run(
         ["sh", str(ROOT / "docs" / "workflows" / "perf.sh"), *SHORT],
         cwd=folder,
-        env={**inherited, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env=surroundings(PATH=f"{programs}{os.pathsep}{os.environ['PATH']}", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"),
         capture_output=True,
         text=True,
         timeout=600,

@@ -175,7 +175,8 @@ test that fails.
 
 - A generator function.
 - A method of a `unittest.TestCase` with sizes (`scaling=`, or several numbers in `ranks=`): it has no arguments.
-- A test without the fixture `perf` that uses the fixture `benchmark` of another plugin, such as pytest-benchmark.
+- A marked test without the fixture `perf` that uses the fixture `benchmark` of pytest-benchmark, unless
+  [`--perf-benchmarks`](../how-to/from-other-tools.md) is given.
 - A test with invalid arguments of the marker, or with sizes (`scaling=`) of an argument that the test does not have.
 - A test whose id contains the address of an object, because the address differs in every process: use `ids=`.
 

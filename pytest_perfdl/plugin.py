@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,12 +14,14 @@ import pytest
 from pytest_perfdl.config import marker, options, settings, short_names
 from pytest_perfdl.config.marker import KEYWORDS, check_axes, marked_backend, parametrize
 from pytest_perfdl.config.settings import Settings
+from pytest_perfdl.config.short_names import BENCHMARK
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.system import clocks as clocks  # bound before any conftest file is loaded
 from pytest_perfdl.system import pytest_internals
 from pytest_perfdl.system.import_path import own_imports
 
 if TYPE_CHECKING:
+    from pytest_perfdl.fixture.benchmarks import Benchmark
     from pytest_perfdl.fixture.perf import Perf
     from pytest_perfdl.run.in_process import LocalSession
     from pytest_perfdl.run.session import PerfSession
@@ -73,8 +75,11 @@ def pytest_configure(config: pytest.Config) -> None:
             "performance test: with --perf its step is measured and compared with a baseline (pytest-perfdl)",
         )
     if _worker(config) is not None:
+        _offer_benchmark(config, settings.benchmarks(config))
         return
     config.stash[SETTINGS] = found = settings.resolve(config)
+    if found.benchmarks != "false" and (found.enabled or not config.pluginmanager.has_plugin(BENCHMARK)):
+        _offer_benchmark(config, found.benchmarks)
     settings.refuse_mode_as_path(config)
     if found.enabled and not config.option.collectonly:
         settings.refuse_xdist(config)
@@ -82,7 +87,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     found = config.stash.get(SETTINGS, None)
-    return None if found is None or not found.enabled else settings.header(found, config.rootpath)
+    if found is None or not found.enabled:
+        return None
+    return "\n".join(filter(None, (settings.header(found, config.rootpath), settings.unused_benchmark_options(config))))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -206,6 +213,32 @@ class ShortFixture:
         return _fixture(request)
 
 
+class BenchmarkFixtures:
+    """Registered only with `--perf-benchmarks`: pytest-benchmark's fixtures and marker."""
+
+    def __init__(self, mode: settings.Benchmarks) -> None:
+        self._marked = mode == "marked"
+
+    @pytest.fixture
+    def benchmark(self, request: pytest.FixtureRequest) -> Generator[Benchmark, None, None]:
+        """Measure a function with `--perf`, run it once without; see `pytest_perfdl.fixture.benchmarks.Benchmark`."""
+        from pytest_perfdl.fixture.benchmarks import benchmark_of
+
+        fixture = benchmark_of(_fixture(request), request.node)
+        yield fixture
+        fixture.clean_up()
+
+    @pytest.fixture
+    def benchmark_weave(self, benchmark: Benchmark) -> Callable[..., None]:
+        """Benchmark the next call of a function, replaced by aspectlib."""
+        return benchmark.weave
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Have a test with the marker alone be a perf test whose function is the step."""
+        if self._marked and item.get_closest_marker(BENCHMARK) and not short_names.uses_fixture(item):
+            item.add_marker(short_names.LONG)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Around all that runs the test, since `pytest_pyfunc_call` is not called for methods of a `TestCase`."""
@@ -281,7 +314,15 @@ def _offer_fixture(pluginmanager: pytest.PytestPluginManager) -> None:
 def _fixture(request: pytest.FixtureRequest) -> Perf:
     from pytest_perfdl.fixture import implementation
 
-    return implementation(_host(request.node))
+    return implementation(request.node, _host(request.node))
+
+
+def _offer_benchmark(config: pytest.Config, mode: settings.Benchmarks) -> None:
+    """Register pytest-benchmark's fixtures, in place of its own; unless its options leave no benchmark to be run."""
+    if mode == "false" or settings.leaves_benchmarks_out(config):
+        return
+    config.addinivalue_line("markers", f"{BENCHMARK}: a test of pytest-benchmark, measured as a perf test")
+    config.pluginmanager.register(BenchmarkFixtures(mode), "perfdl-benchmarks")
 
 
 def _worker(config: pytest.Config) -> Any:

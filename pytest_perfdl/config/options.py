@@ -139,6 +139,15 @@ OPTIONS: tuple[Option, ...] = (
         default="all cases",
     ),
     Option(
+        "--perf-benchmarks",
+        "measure tests with the fixture `benchmark` of pytest-benchmark, which need not be installed, as perf tests; "
+        "`marked` in the ini file: and those with the marker `benchmark` alone, whose whole test is the step",
+        ini="perf_benchmarks",
+        action="store_true",
+        default="false",
+        brief="measure pytest-benchmark's tests: true, marked",
+    ),
+    Option(
         "--perf-dir",
         "directory of the baselines, relative to the root directory",
         ini="perf_dir",

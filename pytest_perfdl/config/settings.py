@@ -32,11 +32,13 @@ from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.model.shard import parsed as parsed_shard
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import without_secrets
+from pytest_perfdl.system import pytest_internals
 from pytest_perfdl.system.device_lock import folder_of as lock_folder_of
 from pytest_perfdl.system.files import expanded
 from pytest_perfdl.system.remote import local
 
 Isolate = Literal["process", "none"]
+Benchmarks = Literal["false", "true", "marked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Settings:
     json: Path | None
     benchmark_json: Path | None
     """The file in pytest-benchmark's form."""
+    benchmarks: Benchmarks
+    """Which tests of pytest-benchmark are perf tests."""
     traces: Literal["regressed", "all", "none"]
     github: bool
     limits: tuple[tuple[str, ...], tuple[str, ...]]
@@ -194,6 +198,7 @@ def resolve(config: pytest.Config) -> Settings:
         report=config.rootpath / reader.path("perf_report", "perf-report"),
         json=config.invocation_params.dir / json if json else None,
         benchmark_json=config.invocation_params.dir / benchmark_json if benchmark_json else None,
+        benchmarks=benchmarks(config),
         traces=reader.choice("perf_traces", ("regressed", "all", "none"), "regressed"),
         github=reader.choice("perf_github", ("auto", "off"), "auto") == "auto",
         limits=(tuple(read_ini(config, "perf_limits") or ()), tuple(option_value(config, "--perf-limit") or ())),
@@ -228,6 +233,43 @@ def resolve(config: pytest.Config) -> Settings:
         verbosity=config.get_verbosity(),
         clashes=short_names.clashes(config, FLAGS),
     )
+
+
+def benchmarks(config: pytest.Config) -> Benchmarks:
+    """Which tests of pytest-benchmark are perf tests, by the command line and ini.
+
+    Raises
+    ------
+    pytest.UsageError
+    """
+    text = str(read_ini(config, "perf_benchmarks") or "false").strip()
+    if text not in ("false", "true", "marked"):
+        raise pytest.UsageError(f"ini perf_benchmarks = {text!r}: expected one of false, true, marked")
+    return "true" if text == "false" and option_value(config, "--perf-benchmarks") else text
+
+
+def leaves_benchmarks_out(config: pytest.Config) -> bool:
+    """Whether pytest-benchmark is told to skip its tests, or to run their functions once."""
+    skips, only = (config.getoption(f"benchmark_{name}", False) for name in ("skip", "only"))
+    disables, enables = (config.getoption(f"benchmark_{name}", False) for name in ("disable", "enable"))
+    return bool((skips and not only) or (disables and not enables))
+
+
+def unused_benchmark_options(config: pytest.Config) -> str:
+    """A line about given options of pytest-benchmark that are of no effect with ours; empty if there is none."""
+    if benchmarks(config) == "false":
+        return ""
+    unused = sorted(
+        flag
+        for flag, action in pytest_internals.option_actions(config).items()
+        if flag.startswith("--benchmark-")
+        and flag not in _USED_OF_BENCHMARK
+        and config.getoption(action.dest, action.default) != action.default
+    )
+    return f"perf: not used with perf_benchmarks: {', '.join(unused)}" if unused else ""
+
+
+_USED_OF_BENCHMARK = tuple(f"--benchmark-{name}" for name in ("skip", "only", "disable", "enable"))
 
 
 def _mode(config: pytest.Config, reader: _Reader) -> _Mode:

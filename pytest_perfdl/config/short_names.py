@@ -22,6 +22,8 @@ from pytest_perfdl.system.pytest_internals import forget_ini, ini_keys, parser_o
 
 SHORT, LONG = "perf", "perfdl"
 """Names of the marker and of the fixture."""
+BENCHMARK = "benchmark"
+"""Name of pytest-benchmark's fixture and marker, which this plugin registers only with `--perf-benchmarks`."""
 _FIXTURES_FROM = "pytest_perfdl.plugin"
 
 
@@ -189,8 +191,9 @@ def _identities(marks: Any) -> list[int]:
 
 
 def uses_fixture(item: pytest.Item) -> bool:
-    """Whether an item uses this plugin's fixture, under either name."""
-    return any(name in getattr(item, "fixturenames", ()) and _resolves_to_ours(item, name) for name in (SHORT, LONG))
+    """Whether an item uses this plugin's fixture, under any of its names."""
+    names = getattr(item, "fixturenames", ())
+    return any(name in names and _resolves_to_ours(item, name) for name in (SHORT, LONG, BENCHMARK))
 
 
 def _resolves_to_ours(item: Any, name: str) -> bool:

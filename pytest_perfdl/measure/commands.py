@@ -39,6 +39,16 @@ function, each of which is opened, timed and freed by commands of its own."""
 
 
 @dataclass(frozen=True, slots=True)
+class Rounds:
+    """How often the step of a call runs, exactly and in every process: as `benchmark.pedantic` says."""
+
+    timed: int
+    warmup: int = 0
+    calls: int = 1
+    """Calls in a round, which is one step."""
+
+
+@dataclass(frozen=True, slots=True)
 class CallInfo:
     """A `perf(...)` call as the worker announces it."""
 
@@ -56,6 +66,8 @@ class CallInfo:
     """Ids of the cases of a table, each once; empty for all other calls."""
     repeated: tuple[str, ...] = ()
     """Ids that the test listed again: only the first of them is measured."""
+    rounds: Rounds | None = None
+    """How often the step runs, where the test says it; it is then neither profiled nor counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +435,7 @@ def one_repeat(
     seconds: float = math.inf,
     loops: Loops | None = None,
     limit: TimeLimit | None = None,
-) -> Generator[Command, Reply, CallResult]:
+) -> Generator[Command | None, Reply, CallResult]:
     """The commands of one whole repeat, in order; send each reply to get the next command.
 
     One repeat of a test is enough to count `flops`: they follow from the operators and shapes, which every repeat
@@ -434,6 +446,9 @@ def one_repeat(
     StepsTooLong
         What is left cannot end within the limit, as the first steps of the warm-up show.
     """
+    if info.rounds is not None:
+        side = yield from exactly(info, info.rounds)
+        return CallResult(info, side.settled, side.timed, NOT_PROFILED, Counted({}, ()), side.compiled)
     pace, period = Pace(seconds), info.period
     wanted = full(plan, period, BLOCKS)
     number = yield from _loops(info, loops)
@@ -490,6 +505,8 @@ def one_side(
         Whether the timed steps are one turn, after as many steps that are not timed: what worked for the step while the
         other process ran, such as a thread that reads ahead, is then used up.
     """
+    if info.rounds is not None:
+        return (yield from exactly(info, info.rounds, turns=TURNS, core=core))
     pace, period = pace or Pace(), info.period
     wanted = full(plan, period, TURNS)
     if not profiled:
@@ -525,6 +542,32 @@ def one_side(
     return SideResult(info, settled, timed, compiled, profile)
 
 
+def exactly(
+    info: CallInfo, rounds: Rounds, *, turns: int = 0, core: int | None = None
+) -> Generator[Command | None, Reply, SideResult]:
+    """The commands for a process in which the step runs as often as the test says, alone or in `turns` at most.
+
+    Nothing is left to be profiled or counted: a step that may run that often only (it uses something up, or is fast
+    once it has run) would be another one then.
+    """
+    warmup, wait = rounds.warmup, (None,) * bool(turns)
+    turns = min(max(turns, 1), rounds.timed)
+    yield from wait
+    settled = yield Settle(warmup, warmup, warmup, core=core, loops=rounds.calls)
+    assert isinstance(settled, Settled)
+    ends = [rounds.timed * turn // turns for turn in range(turns + 1)]
+    blocks = []
+    for turn in range(1, turns + 1):
+        yield from wait
+        last = turn == turns
+        blocks.append((yield Time(1, ends[turn] - ends[turn - 1], last=last, opens=turn == 1, closes=last)))
+    yield from wait
+    compiled = yield Finish()
+    assert isinstance(compiled, Compiled)
+    timed = _joined([block for block in blocks if isinstance(block, Timed)])
+    return SideResult(info, replace(settled, settled=True), timed, compiled)
+
+
 NOT_REACHED = "it was not reached in the time budget"
 """The problem of a case that the first process of a side did not come to."""
 NO_STEP = Timed(
@@ -537,7 +580,7 @@ NO_STEP = Timed(
     tracer="",
 )
 """Times of the step that a table does not have."""
-NOTHING_PROFILED = Profiled((0,), (), {"ops": (0,)}, None, (), (), None)
+NOT_PROFILED = Profiled((), (), {}, None, (), (), None)
 
 
 def table_pilot(
@@ -578,7 +621,7 @@ def table_pilot(
     compiled = yield Finish()
     assert isinstance(compiled, Compiled)
     settled = Settled(0, settled=True, spread=0.0)
-    return CallResult(info, settled, NO_STEP, NOTHING_PROFILED, Counted({}, ()), compiled, tuple(found))
+    return CallResult(info, settled, NO_STEP, NOT_PROFILED, Counted({}, ()), compiled, tuple(found))
 
 
 def table_side(
@@ -618,9 +661,8 @@ def table_side(
 
 def attribution(info: CallInfo, call: str, *, growth: bool) -> Generator[Command | None, Reply, MemoryAccount | None]:
     """The commands for a process that only says whose the memory at the peak of one call is; others run once."""
-    if info.name != call:
-        yield Time(1, 1, last=True)
-        yield Finish()
+    if info.name != call or info.rounds is not None:
+        yield from _passed(info)
         return None
     attributed = yield Attribute(info.period, growth)
     yield Finish()
@@ -632,6 +674,9 @@ def explanation(
     plan: MeasurementPlan, info: CallInfo, scratch: str, *, seconds: float = math.inf, loops: Loops | None = None
 ) -> Generator[Command | None, Reply, ExplainedResult]:
     """The commands for a process that only says where its steps' parts come from: the stack pass."""
+    if info.rounds is not None:
+        yield from _passed(info)
+        return ExplainedResult(info.name, None)
     pace, period = Pace(seconds), info.period
     number = yield from _loops(info, loops)
     yield _settle(full(plan, period, TURNS), info, pace, number)
@@ -648,6 +693,9 @@ def first_and_later(
     plan: MeasurementPlan, info: CallInfo, scratch: str, *, seconds: float = math.inf, loops: Loops | None = None
 ) -> Generator[Command | None, Reply, FirstAndLater]:
     """The commands for a process that only says what its first step runs that later ones do not."""
+    if info.rounds is not None:
+        yield from _passed(info)
+        return FirstAndLater(info.name, NOT_PROFILED, NOT_PROFILED, "")
     pace, period = Pace(seconds), info.period
     first = yield Profile(period, 0, scratch, exemplar=False)
     number = yield from _loops(info, loops)
@@ -658,6 +706,15 @@ def first_and_later(
     assert isinstance(later, Profiled)
     assert isinstance(done, Compiled)
     return FirstAndLater(info.name, first, later, done.pending)
+
+
+def _passed(info: CallInfo) -> Generator[Command | None, Reply, None]:
+    """The commands for a call that is not asked about."""
+    if info.rounds is not None:
+        yield from exactly(info, info.rounds)
+        return
+    yield Time(1, 1, last=True)
+    yield Finish()
 
 
 def _loops(info: CallInfo, loops: Loops | None) -> Generator[Command, Reply, int]:

@@ -202,6 +202,8 @@ class Program:
         """Number of function calls in the current step."""
         self._loops = 1
         """Number of function calls in timed steps and their warm-up; a profiled step has one call."""
+        self.taken_ns: list[int] = []
+        """What every timed step took, including all its calls."""
         self.step_ns = 0
         """Lower quartile of the times of the timed steps, including all calls of a step; set after timing."""
         self.finished = False
@@ -226,6 +228,11 @@ class Program:
     def left_undone(self, what: str) -> None:
         """Take note of work that a profiled step has not done when it ends, unless its result tells of some."""
         self._pending = self._pending or what
+
+    @property
+    def timed_loops(self) -> int:
+        """Number of function calls in a timed step."""
+        return self._loops
 
     @property
     def call_ns(self) -> float:
@@ -324,6 +331,7 @@ class Program:
             self._recompiles += len(result.compiles)
             self.tracer = self.tracer or result.tracer
             self.object_walks += result.object_walks
+            self.taken_ns += result.step_ns
             self.step_ns = timed_pass.lower_quartile(result.step_ns)
             return result
         self.annotating = True
@@ -369,6 +377,8 @@ class Program:
             self.loops *= 2
 
     def _settle(self, command: Settle) -> Generator[bool, Aside | None, Settled]:
+        if not command.most:
+            return Settled(0, settled=True, spread=0.0)
         medians: list[float] = []
         recent: tuple[int, ...] = ()
         steps = 0

@@ -14,12 +14,12 @@ import pytest
 
 from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions, check_axes, is_perf_test, ranks_of
 from pytest_perfdl.config.settings import Settings
-from pytest_perfdl.config.short_names import marks, uses_fixture
+from pytest_perfdl.config.short_names import BENCHMARK, marks, uses_fixture
 from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit_option
 from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME, METRICS, general, is_utilization, is_zero_if_absent
-from pytest_perfdl.model.record import MeasurementPlan, Record
+from pytest_perfdl.model.record import LoopCount, MeasurementPlan, Record
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.waivers import Waiver, waivers_for
 from pytest_perfdl.system.pytest_internals import fixture_functions
@@ -167,12 +167,13 @@ def _perf_test(
     if is_bare(item) and (other := _benchmark_plugin(item)):
         raise ValueError(
             f"the whole test is the step, but its fixture benchmark ({other}) measures by itself: call perf(step) of "
-            "the fixture perf instead of benchmark(step), or remove the marker"
+            "the fixture perf instead of benchmark(step), or measure such tests with --perf-benchmarks"
         )
     check_axes(item, settings.markers)
     options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
-    loops = Loops(settings.loops or 1) if options.loops is None else Loops(options.loops, by_marker=True)
+    usual: LoopCount = "auto" if BENCHMARK in getattr(item, "fixturenames", ()) and not is_bare(item) else 1
+    loops = Loops(settings.loops or usual) if options.loops is None else Loops(options.loops, by_marker=True)
     limits = replace(own.over(merged), waivers=waivers)
     plan = options.plan(settings, _ranks(item, options, settings))
     return PerfTest(item, options, plan, limits, own, test_hash(item, read), loops)
@@ -195,6 +196,6 @@ def _parsed(parse: Callable[[], Limits]) -> Limits:
 
 def _benchmark_plugin(item: pytest.Item) -> str:
     """The plugin whose fixture `benchmark` a test uses; empty if it uses none, or the project's own."""
-    functions = fixture_functions(item, "benchmark") if "benchmark" in getattr(item, "fixturenames", ()) else ()
+    functions = fixture_functions(item, BENCHMARK) if BENCHMARK in getattr(item, "fixturenames", ()) else ()
     tops = [function.__module__.partition(".")[0] for function, _ in functions]
     return next((top.replace("_", "-") for top in tops if top.startswith("pytest_")), "")

@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
-from pytest_perfdl.report.benchmark_json import benchmark_stats, to_benchmark_json
+from pytest_perfdl.report.benchmark_json import to_benchmark_json
+from pytest_perfdl.stats.summaries import summarize
 from unit.report import runs
 
 TIMES = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=30)
@@ -29,7 +30,7 @@ def test_statistics_are_those_of_pytest_benchmark(data):
     stats = Stats()
     for value in data:
         stats.update(value)
-    assert benchmark_stats(data) == {**stats.as_dict(), "data": data}
+    assert summarize(data) == {**stats.as_dict(), "data": data}
 
 
 def test_every_field_that_pytest_benchmark_writes_is_there():

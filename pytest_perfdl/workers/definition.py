@@ -23,8 +23,9 @@ from pytest_perfdl.model.untrusted_files import parsed
 # Read from the text alone, without importing it, so that the definition of another commit costs a few reads. Comments,
 # layout, docstrings, annotations and limits do not count. The code under test does not belong to it, except for the
 # imports that name it: only test files, `conftest.py` files, and modules that these import from folders of tests. Code
-# under test in those files is the function whose name `perf(...)` is given, with the functions and classes that only it
-# uses: a slower one is a regression. Constants that it uses, such as a batch size, belong to the definition.
+# under test in those files is the function whose name `perf(...)` or `benchmark(...)` is given, with the functions and
+# classes that only it uses: a slower one is a regression. Constants that it uses, such as a batch size, belong to the
+# definition.
 
 
 Read = Callable[[Path], "bytes | None"]
@@ -49,10 +50,13 @@ _XUNIT = frozenset(
 _DEFINING = ("parametrize", "usefixtures")
 """Marks that are part of a test; limits, skips and others are not."""
 _STEPS = {
-    (*owner, name, *inner): steps
+    (*owner, *call): steps
     for owner in ((), ("self",))
-    for name in ("perf", "perfdl")
-    for inner, steps in (((), 1), (("compare",), 2))
+    for steps, calls in (
+        (1, (("perf",), ("perfdl",), ("benchmark",), ("benchmark", "pedantic"))),
+        (2, (("perf", "compare"), ("perfdl", "compare"))),
+    )
+    for call in calls
 }
 """How many steps a call is given first; a test case has the fixture as an attribute."""
 _UNNAMED = ("ctx", "kind", "type_comment", "returns", "type_params")
@@ -106,7 +110,7 @@ class _Uses:
     fixtures: set[str] = field(default_factory=set)
     """Fixtures that it asks for while it runs."""
     steps: set[tuple[str, ...]] = field(default_factory=set)
-    """Names of the functions that it gives to `perf`."""
+    """Names of the functions that it gives to `perf` or `benchmark`."""
     imports: dict[str, tuple[ast.Import | ast.ImportFrom, ast.alias]] = field(default_factory=dict)
     """Its own, by the name that they bind."""
 

@@ -262,6 +262,14 @@ def test_what_it_does_not_use_is_not(path, file, before, after):
     assert forms(edited(file, before, after), *path) == forms(FILES, *path)
 
 
+@pytest.mark.parametrize("call", ["benchmark", "benchmark.pedantic"])
+def test_a_function_given_to_benchmark_is_under_test(call):
+    given = edited(TEST, "perf(step, made(data), setup=prepare)", f"{call}(step, (made(data),))")
+    slower = {**given, TEST: given[TEST].replace("return inner(data) * SCALE", "return 2 * inner(data) * SCALE")}
+    other = {**given, TEST: given[TEST].replace("SCALE = 2", "SCALE = 1")}
+    assert forms(slower, *GIVEN) == forms(given, *GIVEN) != forms(other, *GIVEN)
+
+
 def test_a_fixture_that_moves_to_another_file_is_the_same():
     fixture = "@pytest.fixture\ndef batch(batch):\n    return BATCH * batch\n"
     moved = edited(TEST, fixture, "")

@@ -143,3 +143,138 @@ def test_a_suite_of_pytest_benchmark_is_measured(project, plugins):
     assert not {"ops", "flops", "allocations", "peak_memory"} & timed
     assert "peak_memory" in found["test_call"]["metrics"]
     assert ran.summary() == ""
+
+
+CONFTEST = """
+    import pytest
+
+
+    @pytest.fixture
+    def benchmark(benchmark):
+        benchmark.extra_info["from"] = "conftest"
+        return benchmark
+"""
+FOREIGN = """
+    import pytest
+
+
+    @pytest.fixture
+    def benchmark():
+        return sorted
+"""
+PAIR = """
+    import pytest
+
+
+    def test_fixture(benchmark):
+        assert benchmark(sorted, [2, 1]) == [1, 2]
+
+
+    @pytest.mark.benchmark
+    def test_marker():
+        sorted(range(10))
+
+
+    def test_plain():
+        pass
+"""
+
+
+@pytest.fixture
+def collected(inner):
+    def run(*args, conftest="", ini=""):
+        inner.makepyfile(test_pair=PAIR)
+        inner.makeconftest(conftest)
+        inner.makeini(f"[pytest]\n{ini}")
+        ran = inner.runpytest("--perf", "--perf-isolate=none", "--perf-steps=4", "--perf-warmup=2", *args)
+        text = str(ran.stdout)
+        return ran, {name for name in ("test_fixture", "test_marker", "test_plain") if f"test_pair.py::{name}\n" in text}
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("args", "conftest", "ini", "measured"),
+    [
+        (["--perf-benchmarks"], "", "", {"test_fixture"}),
+        ([], "", "perf_benchmarks = true", {"test_fixture"}),
+        ([], "", "perf_benchmarks = marked", {"test_fixture", "test_marker"}),
+        (["--perf-benchmarks"], CONFTEST, "", {"test_fixture"}),
+        (["-p", "pytest_benchmark.plugin", "--perf-benchmarks"], "", "", {"test_fixture"}),
+        (["-p", "pytest_benchmark.plugin", "--perf-benchmarks"], CONFTEST, "", {"test_fixture"}),
+        (["-p", "pytest_benchmark.plugin", "--perf-benchmarks", "--benchmark-only"], "", "", {"test_fixture"}),
+    ],
+)
+def test_which_tests_are_measured(collected, args, conftest, ini, measured):
+    ran, found = collected(*args, conftest=conftest, ini=f"{ini}\nmarkers = benchmark: theirs")
+    assert ran.ret == 0
+    assert found == measured
+
+
+@pytest.mark.parametrize(
+    ("args", "conftest"),
+    [
+        (["-p", "pytest_benchmark.plugin"], ""),
+        (["-p", "pytest_benchmark.plugin", "--perf-benchmarks", "--benchmark-disable"], ""),
+        (["-p", "pytest_benchmark.plugin", "--perf-benchmarks", "--benchmark-skip"], ""),
+        (["--perf-benchmarks"], FOREIGN),
+    ],
+)
+def test_which_tests_are_left_alone(collected, args, conftest):
+    ran, found = collected(*args, conftest=conftest, ini="markers = benchmark: theirs")
+    assert ran.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert found == set()
+
+
+def test_without_perf_pytest_benchmark_measures_as_before(inner):
+    inner.makepyfile(test_pair=PAIR)
+    ran = inner.runpytest("-p", "pytest_benchmark.plugin", "-o", "perf_benchmarks=true", "--benchmark-min-rounds=1")
+    ran.assert_outcomes(passed=3)
+    ran.stdout.fnmatch_lines(["*benchmark: 1 tests*"])
+
+
+def test_without_perf_and_pytest_benchmark_functions_run_once(inner):
+    inner.makepyfile(
+        """
+        def test_once(benchmark):
+            calls = []
+            benchmark.pedantic(calls.append, (1,), rounds=5, teardown=calls.append)
+            assert calls == [1, 1] and benchmark.stats is None and benchmark.disabled
+        """
+    )
+    inner.runpytest("-o", "perf_benchmarks=true").assert_outcomes(passed=1)
+    inner.runpytest().assert_outcomes(errors=1)
+
+
+def test_options_without_effect_are_named_once(collected):
+    ran, _ = collected(
+        "-p", "pytest_benchmark.plugin", "--perf-benchmarks", "--benchmark-min-rounds=7", "--benchmark-autosave"
+    )
+    (line,) = [each for each in ran.outlines if "--benchmark-" in each]
+    assert line == "perf: not used with perf_benchmarks: --benchmark-autosave, --benchmark-min-rounds"
+
+
+def test_an_invalid_mode_is_refused(collected):
+    ran, _ = collected(ini="perf_benchmarks = some")
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    assert "ini perf_benchmarks = 'some': expected one of false, true, marked" in str(ran.stderr)
+
+
+def test_an_unknown_keyword_of_the_marker_is_that_tests_error(inner):
+    inner.makepyfile(
+        """
+        import pytest
+
+
+        @pytest.mark.benchmark(rounds=3)
+        def test_one(benchmark):
+            benchmark(len, "a")
+
+
+        def test_other(benchmark):
+            benchmark(len, "a")
+        """
+    )
+    ran = inner.runpytest("--perf", "--perf-benchmarks", "--perf-isolate=none", "--perf-steps=4", "--perf-warmup=2")
+    ran.assert_outcomes(passed=1, errors=1)
+    ran.stdout.fnmatch_lines(["E*benchmark mark can't have 'rounds' keyword argument."])

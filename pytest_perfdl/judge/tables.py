@@ -24,6 +24,7 @@ from pytest_perfdl.judge.log_ratios import as_ratio
 from pytest_perfdl.judge.round_data import broken, head_second
 from pytest_perfdl.judge.stopping_rule import OVER, GateOutcome, Held, Spent
 from pytest_perfdl.judge.untimed import judgement
+from pytest_perfdl.machine.utilization import case_rates
 from pytest_perfdl.model.cases import axes_of
 from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME
 from pytest_perfdl.model.record import CASES_DIFFER, CASES_LATE, Finding
@@ -33,6 +34,7 @@ from pytest_perfdl.stats.evidence import Estimate
 
 if TYPE_CHECKING:
     from pytest_perfdl.judge.round_data import Round
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.model import limits as model_limits
     from pytest_perfdl.model.limits import Limit
     from pytest_perfdl.model.record import Call, Case, Record
@@ -177,6 +179,7 @@ def settle_table(
     new: Record,
     base: Record,
     now: Record,
+    peaks: Peaks | None = None,
 ) -> Judgement:
     """The judgement on a table whose times were compared.
 
@@ -190,13 +193,15 @@ def settle_table(
         The current record, the baseline's, and what the baseline's code gives now.
     alone
         What named cases took in rounds without other cases.
+    peaks
+        Rates that the cases' rooflines are relative to; `None` if unknown.
     """
     assert new.table is not None
     assert now.table is not None
     if reason := broken(rounds, ()):
         metric = replace(_metric(CASE_TIME, gate.case_limit), verdict="invalid", reason=reason, rounds=len(rounds))
         return judgement(new, base, (*found.metrics, metric), None, "")
-    told = _Told(gate, gate.judge(rounds, spent), rounds, alone, new)
+    told = _Told(gate, gate.judge(rounds, spent), rounds, alone, peaks)
     settled = judgement(new, base, (*found.metrics, *told.metrics), None, "")
     findings = (*found.integrity, *_differing(now.table, new.table), *_late(gate))
     return replace(settled, cases=told.cases, groups=told.groups, integrity=findings)
@@ -231,7 +236,7 @@ class _Told:
     outcome: FamilyOutcome
     rounds: Sequence[Round]
     alone: Alone
-    new: Record
+    peaks: Peaks | None
 
     @functools.cached_property
     def times(self) -> dict[str, tuple[float, float]]:
@@ -258,7 +263,7 @@ class _Told:
         compared = [self._case(place) for place in range(len(tree.cases))]
         known = {each.id for each in compared}
         others = [
-            CaseVerdict(case.id, "new", time_ns=float(np.exp(np.log(case.ns).mean())), counts=_counts(case))
+            self._with_rates(CaseVerdict(case.id, "new", time_ns=float(np.exp(np.log(case.ns).mean()))))
             for case in self.gate.new.values()
             if case.id not in known and case.id not in self.gate.late
         ]
@@ -266,10 +271,9 @@ class _Told:
 
     def _case(self, place: int) -> CaseVerdict:
         case, judged = self.gate.family.tree.cases[place], self.outcome.cases[place]
-        base, new = self.gate.base[case], self.gate.new[case]
         base_ns, time_ns = self.times.get(case, (None, None))
         verdict, reason = self._verdict(place, judged)
-        return CaseVerdict(
+        found = CaseVerdict(
             id=case,
             verdict=verdict,
             effect=None if judged.effect is None else as_ratio(judged.effect),
@@ -278,9 +282,21 @@ class _Told:
             time_ns=time_ns,
             noise=judged.noise,
             rounds=judged.rounds,
-            counts=_counts(new),
-            base_counts=_counts(base),
+            base_counts=_counts(self.gate.base[case]),
             reason=reason,
+        )
+        return self._with_rates(found)
+
+    def _with_rates(self, found: CaseVerdict) -> CaseVerdict:
+        """A case with what a call of it runs, and what its times say of the work that the current test states."""
+        new = self.gate.new[found.id]
+        base_rates, rates = (case_rates(new.work, ns, self.peaks) for ns in (found.base_ns, found.time_ns))
+        return replace(
+            found,
+            counts=_counts(new),
+            rates=rates.values,
+            base_rates=base_rates.values,
+            no_roofline=rates.absent.get("roofline", ""),
         )
 
     def _verdict(self, place: int, judged: Judged) -> tuple[Verdict, str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.model.units import format_percent, plural
+from pytest_perfdl.machine.utilization import NO_RATES
+from pytest_perfdl.model.units import format_percent, plural, some
 from pytest_perfdl.report.layout import Column, Table
 from pytest_perfdl.results.verdict import VERDICTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pytest_perfdl.results.verdict import CaseVerdict, GroupVerdict, Judgement
 
@@ -48,10 +49,51 @@ def case_table(judgement: Judgement, most: int | None = None) -> Table:
         Column("Change", lambda case: case.effect, "change"),
         Column("95% interval", lambda case: _interval(case), "short"),
         Column("Noise", lambda case: case.noise, "share", "standard deviation of the change in a round", wide=True),
+        *(column for name in RATES for column in _both_rates(name)),
+        *(column for name in _COUNTS for column in _both_counts(name)),
         Column("Verdict", lambda case: case.verdict, "short"),
         Column("Reason", lambda case: case.reason, "text", wide=True),
     )
-    return Table("Cases", columns, judgement.cases[:most], "Slowest cases")
+    return Table("Cases", columns, judgement.cases[:most], "Slowest cases", unknown_rooflines(judgement))
+
+
+RATES = {"items_per_s": "items/s", "flops_per_s": "flop/s", "bytes_per_s": "B/s", "roofline": "share"}
+"""Rates of a case, with their units."""
+_TITLES = {"items_per_s": "Items/s", "flops_per_s": "FLOP/s", "bytes_per_s": "Bytes/s", "roofline": "Roofline"}
+_ROOFLINE = "least time of the FLOPs and bytes at the machine's peak rates, as a share of the time of a call"
+_COUNTS = {"ops": "operators", "kernels": "kernels"}
+
+
+def rate_column(name: str, rates_of: Callable[[Any], Mapping[str, float]], side: str = "") -> Column:
+    """A rate of each row; that of another side than the current one only on pages, which have room."""
+    meaning = _ROOFLINE if name == "roofline" and not side else ""
+    return Column(f"{side}{_TITLES[name]}", lambda row: rates_of(row).get(name), RATES[name], meaning, wide=bool(side))
+
+
+def _both_rates(name: str) -> tuple[Column, Column]:
+    before = rate_column(name, lambda case: case.base_rates, "Baseline ")
+    return before, rate_column(name, lambda case: case.rates)
+
+
+def _both_counts(name: str) -> tuple[Column, Column]:
+    """What a call runs, and what it ran in the baseline where that differs; on pages."""
+
+    def before(case: CaseVerdict) -> int | None:
+        count = case.base_counts.get(name)
+        return None if count == case.counts.get(name) else count
+
+    return (
+        Column(f"Baseline {_COUNTS[name]}", before, "count", "where their number differs", wide=True),
+        Column(_COUNTS[name].capitalize(), lambda case: case.counts.get(name) or None, "count", wide=True),
+    )
+
+
+def unknown_rooflines(judgement: Judgement) -> str:
+    """Why cases have no share of the roofline, in a sentence; empty if all have that the test asks it of."""
+    reasons = Counter(case.no_roofline for case in judgement.cases if case.no_roofline)
+    hints = {NO_RATES: f"{NO_RATES}, run perfdl constants to measure them"}
+    said = [f"{hints.get(why, why)} ({plural(count, 'case')})" for why, count in reasons.most_common()]
+    return f"The roofline is unknown: {some(said)}." if said else ""
 
 
 def where(axes: Mapping[str, str]) -> str:

@@ -144,7 +144,9 @@ class Confirmation:
             if missing > 0:
                 alone_rounds = self._alone(case, missing, sides, shown, gate.loops)
                 alone.setdefault(case, []).extend(alone_in(alone_rounds).get(case, ()))
-        settled = settle_table(found, gate, rounds, alone, spent, new, base, now)
+        machine = self.context.machines.of(new.key)
+        peaks = None if machine is None else machine.peaks
+        settled = settle_table(found, gate, rounds, alone, spent, new, base, now, peaks)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
 
     def _share(self, now: Call, new: Call) -> float:

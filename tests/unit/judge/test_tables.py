@@ -10,18 +10,20 @@ from pytest_perfdl.judge.round_data import Round, TimedCases
 from pytest_perfdl.judge.stopping_rule import Spent
 from pytest_perfdl.judge.tables import SHOWN, TableGate, alone_in, settle_table
 from pytest_perfdl.judge.untimed import standing
+from pytest_perfdl.machine.rates import Peaks
+from pytest_perfdl.machine.utilization import NO_RATES
 from pytest_perfdl.model.limits import BUILT_IN, Limits
-from pytest_perfdl.model.record import Call, Case, Key, MeasurementPlan, Occasion, Record, Series
+from pytest_perfdl.model.record import Call, Case, CaseWork, Key, MeasurementPlan, Occasion, Record, Series
 
 NOW = Spent(1.0, 300.0)
 OVER = Spent(700.0, 300.0)
 IDS = [f"dtype={dtype},n={n:02}" for dtype in ("float16", "float32") for n in range(10)]
 
 
-def table(ids=IDS, *, loops=4, operators=("aten::add",), **others):
+def table(ids=IDS, *, loops=4, operators=("aten::add",), work=None, **others):
     """A table's call; `others` are the operators of single cases, by their place."""
     cases = tuple(
-        Case(case, (1000.0,), loops, 1, 0, tuple(others.get(f"case_{place}", operators)))
+        Case(case, (1000.0,), loops, 1, 0, tuple(others.get(f"case_{place}", operators)), work)
         for place, case in enumerate(sorted(ids))
     )
     return Call("", {"cases": Series("counted", "1", "lower", (float(len(ids)),))}, (), (0,), cases=cases)
@@ -57,10 +59,10 @@ def gate(base=None, now=None, new=None, limits=BUILT_IN, tests=1):
     return TableGate.of(base, now or base, new or table(), limits, tests)
 
 
-def settled(rule, measured, alone=None, *, base=None, now=None, new=None, spent=OVER):
+def settled(rule, measured, alone=None, *, base=None, now=None, new=None, spent=OVER, peaks=None):
     base, now, new = (record(each or table()) for each in (base, now, new))
     found = standing(new, base, (), BUILT_IN)
-    return settle_table(found, rule, measured, alone or {}, spent, new, base, now)
+    return settle_table(found, rule, measured, alone or {}, spent, new, base, now, peaks)
 
 
 def verdicts(judgement):
@@ -235,3 +237,22 @@ def test_a_table_that_does_not_fit_into_the_budget_leaves_cases_out_evenly_and_s
 def test_rounds_of_a_single_case_count_as_measured_alone():
     measured = [*rounds(2), *rounds(3, {IDS[1]: 0.2}, only=[IDS[1]], noise=0.0)]
     assert alone_in(measured) == {IDS[1]: pytest.approx([0.2] * 3)}
+
+
+def test_both_sides_have_the_rates_of_the_work_that_the_current_test_states():
+    """Not what an older test stated: a rate changes as the time does, and never decides."""
+    old, work = CaseWork(flops=5.0), CaseWork(items=10.0, flops=0.0, bytes=400.0)
+    new = table([*IDS, "dtype=int8,n=00"], work=work)
+    rule = gate(table(work=old), new=new)
+    judgement = settled(rule, rounds(3, noise=0.0), new=new, peaks=Peaks({}, 1e9))
+    told, added = judgement.cases[0], judgement.cases[-1]
+    assert (told.base_ns, told.time_ns) == (pytest.approx(1000), pytest.approx(1000))
+    # By hand: in 1 us, 10 items and 400 B, for which a memory of 1 GB/s needs 0.4 us.
+    rates = {"items_per_s": 1e7, "flops_per_s": 0.0, "bytes_per_s": 4e8, "roofline": 0.4}
+    assert told.rates == told.base_rates == pytest.approx(rates)
+    assert (added.verdict, added.base_rates, added.rates) == ("new", {}, pytest.approx(rates))
+    assert judgement.verdict == "unchanged"
+    slower = settled(rule, rounds(3, dict.fromkeys(IDS, math.log(2)), noise=0.0), new=new).cases[0]
+    assert slower.rates["items_per_s"] == pytest.approx(slower.base_rates["items_per_s"] / 2)
+    assert slower.no_roofline == NO_RATES
+    assert settled(gate(), rounds(3)).cases[0].no_roofline == "", "nothing is stated, so that nothing is missed"

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_perfdl.machine.utilization import NO_RATES
 from pytest_perfdl.report import cases, html
 from pytest_perfdl.report.terminal import summary_lines
 from pytest_perfdl.results.run_file import of_data, to_json
@@ -70,8 +71,55 @@ def test_a_thousand_cases_are_a_small_page():
     assert len(page) - len(without) < 1_000_000
 
 
+def with_rates(run, **changes):
+    """The run with rates of its cases."""
+    (result,) = run.results
+    made = tuple(
+        replace(
+            case,
+            rates={"flops_per_s": 2e9, "roofline": 0.25},
+            base_rates={"flops_per_s": 4e9, "roofline": 0.5},
+            counts={"ops": 3, "kernels": 2},
+            base_counts={"ops": 1, "kernels": 2},
+            **changes,
+        )
+        for case in result.judgement.cases
+    )
+    return replace(run, results=(replace(result, judgement=replace(result.judgement, cases=made)),))
+
+
+def test_rates_of_both_sides_and_what_a_call_runs_are_on_the_page():
+    run = with_rates(run_of(3))
+    page = html.render(run, {}, to_json(run))
+    sheet = page[page.index('-case-list-table"') :]
+    row = re.sub(r"\s+", " ", sheet[sheet.index("<tbody>") : sheet.index("</tr>", sheet.index("<tbody>"))])
+    cells = dict(re.findall(r'data-label="([^"]*)"[^>]*>([^<]*)<', row))
+    assert cells["Baseline FLOP/s"] == "4.000 Gflop/s"
+    assert cells["FLOP/s"] == "2.000 Gflop/s"
+    assert (cells["Baseline Roofline"], cells["Roofline"]) == ("50.0%", "25.0%")
+    assert (cells["Baseline operators"], cells["Operators"], cells["Kernels"]) == ("1", "3", "2")
+    assert "Baseline kernels" not in cells, "both sides launch as many"
+    assert "Items/s" not in cells, "the test does not state them"
+
+
+def test_a_terminal_has_the_rates_of_the_current_code():
+    lines = lines_of(with_rates(run_of(3)), 1)
+    (title,) = [line for line in lines if "FLOP/s" in line]
+    assert "baseline FLOP/s" not in title
+    assert "roofline" in title
+    assert any(re.search(r"op=add,n=0003 .* 2\.000 Gflop/s +25\.0%", line) for line in lines)
+
+
+def test_why_the_roofline_is_unknown_is_said_once():
+    run = with_rates(run_of(3), no_roofline=NO_RATES)
+    said = "The roofline is unknown: peak rates of this machine are unknown, run perfdl constants to measure them"
+    assert sum(said in line for line in lines_of(run, 1)) == 1
+    assert f"{said} (3 cases)." in html.render(run, {}, to_json(run))
+    assert cases.unknown_rooflines(run_of(3).results[0].judgement) == ""
+
+
 def test_run_files_hold_cases_and_groups(tmp_path):
-    run = run_of(3)
+    run = with_rates(run_of(3), no_roofline=NO_RATES)
     (read,) = of_data(to_json(run), tmp_path / "run.json").results
     (written,) = run.results
     assert read.judgement.cases == written.judgement.cases

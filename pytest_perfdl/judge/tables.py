@@ -380,7 +380,7 @@ class _Told:
         worse = [each for each in self.cases if each.verdict in ("regressed", "suspect") and each.base_ns is not None]
         for each in [each for each in worse if not self._is_told_by_group(places[each.id])][:SHOWN]:
             judged = self.outcome.cases[places[each.id]]
-            found.append(self._figures(f"case {each.id}", self.gate.case_limit, judged, each.verdict, each.reason))
+            found.append(self._figures(each.metric, self.gate.case_limit, judged, each.verdict, each.reason))
         return [self._summary(bool(found)), *found]
 
     def _is_told_by_group(self, place: int) -> bool:

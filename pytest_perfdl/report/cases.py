@@ -6,13 +6,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.machine.utilization import NO_RATES
+from pytest_perfdl.model.metrics import CASE_TIME, METRICS
 from pytest_perfdl.model.units import format_percent, plural, some
 from pytest_perfdl.report.layout import Column, Table
-from pytest_perfdl.results.verdict import VERDICTS
+from pytest_perfdl.results.verdict import VERDICTS, MetricVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pytest_perfdl.results.run import Result
     from pytest_perfdl.results.verdict import CaseVerdict, GroupVerdict, Judgement
 
 SHOWN = 10
@@ -94,6 +96,32 @@ def unknown_rooflines(judgement: Judgement) -> str:
     hints = {NO_RATES: f"{NO_RATES}, run perfdl constants to measure them"}
     said = [f"{hints.get(why, why)} ({plural(count, 'case')})" for why, count in reasons.most_common()]
     return f"The roofline is unknown: {some(said)}." if said else ""
+
+
+def with_cases(result: Result) -> tuple[MetricVerdict, ...]:
+    """The metrics of a test for other programs: its own, then each case of a table that is not among them."""
+    limit = next((metric.limit for metric in result.metrics if metric.name == CASE_TIME), None)
+    told = {metric.name for metric in result.metrics}
+    others = [
+        MetricVerdict(
+            case.metric,
+            METRICS[CASE_TIME].kind,
+            METRICS[CASE_TIME].unit,
+            METRICS[CASE_TIME].better,
+            case.base_ns,
+            case.time_ns,
+            case.effect,
+            case.interval,
+            limit=limit,
+            verdict=case.verdict,
+            reason=case.reason,
+            evidence="paired" if case.rounds else None,
+            rounds=case.rounds or None,
+        )
+        for case in result.judgement.cases
+        if case.metric not in told
+    ]
+    return (*result.metrics, *others)
 
 
 def where(axes: Mapping[str, str]) -> str:

@@ -393,6 +393,11 @@ class CaseVerdict:
     reason: str = ""
     """Why it was not measured, or what else is to be said, in one line."""
 
+    @property
+    def metric(self) -> str:
+        """Its name among the metrics of its test."""
+        return f"case {self.id}"
+
 
 @dataclass(frozen=True, slots=True)
 class GroupVerdict:

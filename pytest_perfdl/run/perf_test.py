@@ -168,7 +168,7 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
     if writes and base is not None and rewrites(settings.update, judgement):
         measurement.draw(recording)
     new = replace(context.revisions.tied(measurement.record(), measurement.remote.origins), note=settings.note)
-    if base is not None and settings.update != "all":
+    if base is not None and settings.update == "changed":
         new = keep_cases(new, base, judgement)
     updated = writes and update(context, measurement, new, base, judgement)
     notes = [finding for finding in new.integrity if finding.code == UNTIED]

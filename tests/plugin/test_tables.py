@@ -117,6 +117,20 @@ def test_one_slower_case_is_named_alone_and_changes_three_lines_of_the_baseline(
     assert sum(old != new for old, new in zip(before, after, strict=True)) <= 3
 
 
+def test_what_is_appended_to_a_baseline_was_measured_again(project):
+    def times():
+        (call,) = json.loads(project.baseline("test_ops").read_text())["calls"]
+        return {case["id"]: case["ns"] for case in call["cases"]}
+
+    before = times()
+    appended = project.run("--perf-update=append", *WIDE)
+    assert appended.code == 0, appended.output
+    after = times()
+    assert {case: ns[:1] for case, ns in after.items()} == before
+    assert {len(ns) for ns in after.values()} == {2}
+    assert any(first != second for first, second in after.values())
+
+
 def test_a_slower_group_is_named_as_a_group(project):
     project.write("src/package/ops.py", OPS.format(slower="{'neg'}"))
     finished, test = found(project)

@@ -63,8 +63,13 @@ def test_a_page_has_all_cases_with_the_slowest_first():
 
 @pytest.mark.long
 def test_a_thousand_cases_are_a_small_page():
-    """At most 3 MB: the charts' library and 300 rows; all cases are in its data."""
+    """At most 3 MB: the charts' library, 300 rows and a heat map of 25 x 40 cells; all cases are in its data."""
     run = run_of(1000)
+    ids = [f"op=aten_operator_{op:02},tokens={2**tokens}" for op in range(25) for tokens in range(40)]
+    (result,) = with_rates(run).results
+    made = tuple(replace(case, id=each) for case, each in zip(result.judgement.cases, ids, strict=True))
+    run = replace(run, results=(replace(result, judgement=replace(result.judgement, cases=made)),))
+    assert map_of(run).lines[0][1][24] is not None
     page = html.render(run, {}, to_json(run)).encode()
     without = html.render(run_of(2), {}, to_json(run_of(2))).encode()
     assert len(page) < 3_000_000
@@ -116,6 +121,105 @@ def test_why_the_roofline_is_unknown_is_said_once():
     assert sum(said in line for line in lines_of(run, 1)) == 1
     assert f"{said} (3 cases)." in html.render(run, {}, to_json(run))
     assert cases.unknown_rooflines(run_of(3).results[0].judgement) == ""
+
+
+def of_cases(effects, verdicts=None):
+    """A run with a table of these changes by id."""
+    one = runs.result("regressed")
+    made = tuple(
+        CaseVerdict(
+            case, (verdicts or {}).get(case, "unchanged"), effect, (0.0, 0.1), 1000.0, 1000.0 * (1 + (effect or 0))
+        )
+        for case, effect in effects.items()
+    )
+    return runs.run(replace(one, judgement=replace(one.judgement, cases=made)))
+
+
+def map_of(run):
+    return cases.heat_map(run.results[0].judgement)
+
+
+def test_a_heat_map_is_over_the_two_axes_with_the_most_values_in_their_order():
+    effects = {
+        f"op={op},dtype={dtype},n={n},all=1": 0.0
+        for op in ("add", "mul")
+        for dtype in ("float16", "bfloat16", "float32")
+        for n in (8, 64, 16, 128)
+    }
+    found = map_of(of_cases(effects))
+    assert (found.rows, found.columns) == ("n", "dtype")
+    assert [value for value, _ in found.lines] == ["8", "16", "64", "128"], "as numbers"
+    assert found.titles == ("bfloat16", "float16", "float32")
+    shapes = map_of(
+        of_cases({f"op={op},shape={shape}": 0.0 for op in "ab" for shape in ("64x8", "8x64", "128x1", "x")})
+    )
+    assert [value for value, _ in shapes.lines] == ["8x64", "64x8", "128x1", "x"]
+
+
+def test_a_cell_of_the_heat_map_is_typical_of_its_cases_and_marked_if_one_of_them_got_slower():
+    effects = {
+        "op=add,n=1,m=0": 0.04,
+        "op=add,n=1,m=1": 2.0,
+        "op=mul,n=1,m=0": -0.06,
+        "op=neg,n=2,m=0": 0.0,
+        "op=add,n=3,m=0": None,
+        "op=add,n=4,m=1": 0.3,
+        "no axes": 0.9,
+    }
+    found = map_of(of_cases(effects, {"op=add,n=1,m=1": "regressed"}))
+    assert (found.rows, found.columns, found.titles) == ("n", "op", ("add", "mul", "neg"))
+    texts = [(value, [cell and (cell.text, cell.shade) for cell in cells]) for value, cells in found.lines]
+    # By hand: the median of 4 and 200 % is 102 %. n=3 was not compared.
+    assert texts == [
+        ("1", [("▲ +102%", 5), ("-6.0%", -3), None]),
+        ("2", [None, None, ("+0.0%", 0)]),
+        ("4", [("+30.0%", 5), None, None]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "effect, shade",
+    [(0.0, 0), (0.0099, 0), (0.01, 1), (0.02, 2), (0.05, 3), (0.1, 4), (0.2, 5), (9.0, 5), (-0.01, -1), (-0.3, -5)],
+)
+def test_shades_of_the_heat_map_have_fixed_bounds(effect, shade):
+    found = map_of(of_cases({"op=a,n=1": effect, "op=a,n=2": 0.0, "op=b,n=1": 0.0}))
+    assert (found.rows, found.columns) == ("n", "op")
+    assert found.lines[0][1][0].shade == shade
+    assert found.lines[1][1][1] is None
+
+
+def test_axes_with_one_value_or_too_many_make_no_heat_map():
+    many = cases.MOST_VALUES + 1
+    assert map_of(of_cases({f"op=add,n={n}": 0.0 for n in range(5)})) is None
+    assert map_of(of_cases({f"op={n % 2},n={n}": 0.0 for n in range(many)})) is None
+    whole = map_of(of_cases({f"op={n % 2},n={n}": 0.0 for n in range(many - 1)}))
+    assert (len(whole.lines), whole.titles) == (cases.MOST_VALUES, ("0", "1"))
+    assert map_of(of_cases({"first": 0.1, "second": 0.2})) is None
+
+
+def test_the_heat_map_says_in_numbers_what_it_shows_in_colors():
+    effects = {
+        "op=a,n=1,k=1": 0.5,
+        "op=a,n=1,k=2": 0.01,
+        "op=b,n=1,k=1": -0.12,
+        "op=b,n=2,k=1": 0.0,
+        "op=c,n=3,k=1": 0.0,
+    }
+    run = of_cases(effects, {"op=a,n=1,k=1": "regressed"})
+    page = html.render(run, {}, to_json(run))
+    section = page[page.index("-case-heat") :].partition("</section>")[0]
+    cells = re.findall(r'<td class="number (\S+)" title="([^"]*)">([^<]*)</td>', section)
+    # By hand: the median of 50 and 1 % is 25.5 %.
+    assert cells == [
+        ("slower-5", "2 cases, largest change +50.0%, 1 regressed", "▲ +25.5%"),
+        ("faster-4", "1.000 µs -&gt; 880 ns, unchanged", "-12.0%"),
+        ("slower-0", "1.000 -&gt; 1.000 µs, unchanged", "+0.0%"),
+        ("slower-0", "1.000 -&gt; 1.000 µs, unchanged", "+0.0%"),
+    ]
+    assert re.findall(r'<th scope="row">([^<]*)</th>', section) == ["1", "2", "3"]
+    assert re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', section) == ["n / op", "a", "b", "c"]
+    assert "<caption" in section
+    assert "▲ marks cells with a regressed case" in section
 
 
 def test_run_files_hold_cases_and_groups(tmp_path):

@@ -111,9 +111,9 @@ def with_cases(result: Result) -> tuple[MetricVerdict, ...]:
     others = [
         MetricVerdict(
             case.metric,
-            METRICS[CASE_TIME].kind,
+            "timed",
             METRICS[CASE_TIME].unit,
-            METRICS[CASE_TIME].better,
+            "lower",
             case.base_ns,
             case.time_ns,
             case.effect,

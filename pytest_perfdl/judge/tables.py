@@ -20,9 +20,10 @@ import numpy as np
 
 from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge.families import Family, FamilyOutcome, Judged, Limits, Node, Ratios, grow_tree, name_groups
+from pytest_perfdl.judge.kernels import order_sides
 from pytest_perfdl.judge.log_ratios import as_ratio
 from pytest_perfdl.judge.round_data import broken, head_second
-from pytest_perfdl.judge.stopping_rule import OVER, GateOutcome, Held, Spent
+from pytest_perfdl.judge.stopping_rule import OVER, Gate, GateOutcome, Held, Spent
 from pytest_perfdl.judge.untimed import judgement
 from pytest_perfdl.machine.utilization import case_rates
 from pytest_perfdl.model.cases import axes_of
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.judge.round_data import Round
     from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.model import limits as model_limits
-    from pytest_perfdl.model.limits import Limit
+    from pytest_perfdl.model.limits import Expected, Limit
     from pytest_perfdl.model.record import Call, Case, Record
 
 SHOWN = 10
@@ -205,6 +206,56 @@ def settle_table(
     settled = judgement(new, base, (*found.metrics, *told.metrics), None, "")
     findings = (*found.integrity, *_differing(now.table, new.table), *_late(gate))
     return replace(settled, cases=told.cases, groups=told.groups, integrity=findings)
+
+
+@dataclass(frozen=True, slots=True)
+class AlternativesGate:
+    """The rule for two alternatives with many cases: their geometric mean, and if asked every single case.
+
+    The mean of a round is that of all cases, so that rounds without some of them do not count for it.
+    """
+
+    mean: Gate
+    every: TableGate
+    expected: Expected
+    nowhere: bool
+
+    def look(self, rounds: Sequence[Round], spent: Spent | None = None) -> GateOutcome:
+        """Whether to measure another round, and of which cases; the verdict on the mean."""
+        ids = frozenset(self.every.family.tree.cases)
+        if not rounds:
+            return GateOutcome(open=True, cases=ids)
+        found = self.mean.look(self.means(rounds), spent)
+        if found.open or not self.nowhere:
+            return replace(found, cases=ids)
+        rest = self.every.look(rounds, spent)
+        return replace(found, open=rest.open, cases=rest.cases)
+
+    def means(self, rounds: Sequence[Round]) -> list[Round]:
+        """The rounds with all cases, with the geometric mean of their times in nanoseconds as the only metric."""
+        count = len(self.every.family.tree.cases)
+        (held,) = self.mean.held
+        found = [
+            replace(each, base={held.name: _mean(each.cases.base)}, head={held.name: _mean(each.cases.head)})
+            for each in rounds
+            if each.cases is not None and len(each.cases.base) == count
+        ]
+        return order_sides(found, self.expected)
+
+
+def _mean(times: Mapping[str, float]) -> float:
+    return math.exp(float(np.mean(np.log(list(times.values())))))
+
+
+def settle_alternatives(
+    gate: AlternativesGate, rounds: Sequence[Round], alone: Alone, spent: Spent
+) -> tuple[list[MetricVerdict], tuple[CaseVerdict, ...]]:
+    """The verdicts on every single case, as metrics of the test and one by one; none if they are not asked for."""
+    if not gate.nowhere or broken(rounds, ()):
+        return [], ()
+    told = _Told(gate.every, gate.every.judge(rounds, spent), rounds, alone, None)
+    summary, *others = told.metrics
+    return [replace(summary, name="every case"), *others], told.cases
 
 
 def _differing(base: Call, new: Call) -> list[Finding]:

@@ -7,12 +7,20 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.judge.round_data import Round, TimedCases
-from pytest_perfdl.judge.stopping_rule import Spent
-from pytest_perfdl.judge.tables import SHOWN, TableGate, alone_in, settle_table
+from pytest_perfdl.judge.kernels import demand
+from pytest_perfdl.judge.stopping_rule import Gate, Spent
+from pytest_perfdl.judge.tables import (
+    SHOWN,
+    AlternativesGate,
+    TableGate,
+    alone_in,
+    settle_alternatives,
+    settle_table,
+)
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import NO_RATES
-from pytest_perfdl.model.limits import BUILT_IN, Limits
+from pytest_perfdl.model.limits import BUILT_IN, Expected, Limits
 from pytest_perfdl.model.record import Call, Case, CaseWork, Key, MeasurementPlan, Occasion, Record, Series
 
 NOW = Spent(1.0, 300.0)
@@ -256,3 +264,57 @@ def test_both_sides_have_the_rates_of_the_work_that_the_current_test_states():
     assert slower.rates["items_per_s"] == pytest.approx(slower.base_rates["items_per_s"] / 2)
     assert slower.no_roofline == NO_RATES
     assert settled(gate(), rounds(3)).cases[0].no_roofline == "", "nothing is stated, so that nothing is missed"
+
+
+def alternatives(kind, amount, nowhere=""):
+    """The rule of an assertion about two alternatives of all cases."""
+    expected = Expected(kind, amount)
+    asked = demand("case_time", expected)
+    every = gate(limits=Limits.parse({"case_time": nowhere or "5%", "group_time": "off"}))
+    return AlternativesGate(Gate((asked,), 1, asked.limit.relative), every, expected, bool(nowhere))
+
+
+@pytest.mark.parametrize(
+    "kind, amount, change, verdict",
+    [
+        ("not slower", "5%", 0.0, "unchanged"),
+        ("not slower", "5%", 0.2, "regressed"),
+        # The gate of "faster" has its sides exchanged: regressed there means that the assertion holds.
+        ("faster", "10%", -0.3, "regressed"),
+        ("faster", "10%", 0.0, "unchanged"),
+    ],
+)
+def test_an_assertion_about_many_cases_is_about_their_geometric_mean(kind, amount, change, verdict):
+    rule = alternatives(kind, amount)
+    # Half of the cases by so much more than the change, half by so much less: the mean of the logarithms is the change.
+    changes = {case: change + (0.4 if place % 2 else -0.4) for place, case in enumerate(IDS)}
+    measured = rounds(12, changes)
+    outcome = rule.look(measured, NOW)
+    assert not outcome.open
+    assert outcome.verdicts["case_time"].verdict == verdict
+    assert settle_alternatives(rule, measured, {}, OVER) == ([], ()), "single cases are not asked for"
+
+
+def test_by_hand_the_mean_of_a_round_is_the_geometric_one():
+    rule = alternatives("not slower", "5%")
+    times = {case: 4.0 if place % 2 else 9.0 for place, case in enumerate(IDS)}
+    whole = Round("base first", {}, {}, cases=TimedCases(times, dict.fromkeys(IDS, 6.0)))
+    part = replace(whole, cases=TimedCases({IDS[0]: 1.0}, {IDS[0]: 1.0}))
+    (mean,) = rule.means([part, whole])
+    assert (mean.base["case_time"], mean.head["case_time"]) == (pytest.approx(6.0), pytest.approx(6.0))
+
+
+def test_nowhere_slower_is_about_every_case():
+    rule = alternatives("not slower", "5%", nowhere="10%")
+    same = rounds(12)
+    assert not rule.look(same, NOW).open
+    (every,), cases = settle_alternatives(rule, same, {}, OVER)
+    assert (every.name, every.verdict) == ("every case", "unchanged")
+    assert {case.verdict for case in cases} == {"unchanged"}
+    one = rounds(20, {IDS[3]: 0.3})
+    assert rule.look(one[:6], NOW).cases == {IDS[3]}, "the mean is decided, and all other cases are"
+    metrics, cases = settle_alternatives(rule, one, {IDS[3]: [0.3] * 3}, OVER)
+    assert [(each.name, each.verdict) for each in metrics if each.verdict == "regressed"] == [
+        (f"case {IDS[3]}", "regressed")
+    ]
+    assert rule.look(one, OVER).verdicts["case_time"].verdict == "unchanged", "on the average it is not slower"

@@ -29,6 +29,7 @@ from pytest_perfdl.machine.utilization import case_rates
 from pytest_perfdl.model.cases import axes_of
 from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME
 from pytest_perfdl.model.record import CASES_DIFFER, CASES_LATE, Finding
+from pytest_perfdl.model.record_json import significant
 from pytest_perfdl.model.units import format_percent, plural, some
 from pytest_perfdl.results.verdict import CaseVerdict, GroupVerdict, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.stats.evidence import Estimate
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Named cases that are metrics of the test: those with the largest change that are in no named group."""
+DIGITS = 6
+"""Significant digits of the figures of cases: more say nothing, and a page holds thousands of them."""
 PROBES = 5
 """Members of a named group that are measured alone."""
 _MOST_PROBED = 20
@@ -339,15 +342,21 @@ class _Told:
         return self._with_rates(found)
 
     def _with_rates(self, found: CaseVerdict) -> CaseVerdict:
-        """A case with what a call of it runs, and what its times say of the work that the current test states."""
+        """A case with what a call runs, and the rates of both sides by the work that the current test states."""
         new = self.gate.new[found.id]
-        base_rates, rates = (case_rates(new.work, ns, self.peaks) for ns in (found.base_ns, found.time_ns))
+        base, now = (case_rates(new.work, ns, self.peaks) for ns in (found.base_ns, found.time_ns))
+        interval = found.interval
         return replace(
             found,
+            effect=_rounded(found.effect),
+            interval=None if interval is None else (significant(interval[0], DIGITS), significant(interval[1], DIGITS)),
+            base_ns=_rounded(found.base_ns),
+            time_ns=_rounded(found.time_ns),
+            noise=_rounded(found.noise),
             counts=_counts(new),
-            rates=rates.values,
-            base_rates=base_rates.values,
-            no_roofline=rates.absent.get("roofline", ""),
+            rates={name: significant(value, DIGITS) for name, value in now.values.items()},
+            base_rates={name: significant(value, DIGITS) for name, value in base.values.items()},
+            no_roofline=now.absent.get("roofline", ""),
         )
 
     def _verdict(self, place: int, judged: Judged) -> tuple[Verdict, str]:
@@ -508,6 +517,10 @@ def words_of(node: Node) -> str:
 
 def _metric(name: str, limit: Limit) -> MetricVerdict:
     return MetricVerdict(name, "timed", "ns", "lower", None, None, limit=limit, evidence="paired")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else significant(value, DIGITS)
 
 
 def _counts(case: Case) -> dict[str, int]:

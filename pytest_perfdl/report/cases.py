@@ -207,7 +207,7 @@ def _heat_cell(cases: Sequence[CaseVerdict]) -> HeatCell | None:
     largest = max(effects, key=abs)
     about = f"{plural(len(cases), 'case')}, largest change {format_percent(largest)}, {slower} regressed"
     if len(cases) == 1 and cases[0].base_ns is not None and cases[0].time_ns is not None:
-        about = f"{figures.pair(cases[0].base_ns, cases[0].time_ns, 'ns')}, {cases[0].verdict}"
+        about = figures.pair(cases[0].base_ns, cases[0].time_ns, "ns")
     mark = f"{SLOWER} " if slower else ""
     return HeatCell(f"{mark}{format_percent(typical)}", shade if typical > 0 else -shade, about)
 

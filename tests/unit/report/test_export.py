@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.model.metrics import METRICS
 from pytest_perfdl.report.exports import COLUMNS, properties, to_csv, to_parquet
 from pytest_perfdl.results.numbers import base_unit, numbers, safe_name, with_unit
@@ -163,7 +162,7 @@ def test_numbers_that_csv_cannot_hold_are_empty():
 
 def table():
     """A test with a table, of which one case is a metric, too."""
-    summary = runs.timed("case_time", limit=parse_limit("case_time", "5%"), verdict=None)
+    summary = runs.timed("case_time", limit="5%", verdict=None)
     worst = runs.timed("case op=add,n=1", base=1000.0, new=1300.0)
     slow, same, new = (
         CaseVerdict("op=add,n=1", "regressed", 0.3, (0.2, 0.4), 1001.0, 1302.0, rounds=9, rates={"flops_per_s": 2e9}),

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_perfdl.judge.round_data import Round, TimedCases
 from pytest_perfdl.judge.kernels import demand
+from pytest_perfdl.judge.round_data import Round, TimedCases
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.tables import (
     SHOWN,

@@ -20,7 +20,7 @@ import numpy as np
 
 from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge.families import Family, FamilyOutcome, Judged, Limits, Node, Ratios, grow_tree, name_groups
-from pytest_perfdl.judge.kernels import order_sides
+from pytest_perfdl.judge.kernels import judge_comparison, order_sides
 from pytest_perfdl.judge.log_ratios import as_ratio
 from pytest_perfdl.judge.round_data import broken, head_second
 from pytest_perfdl.judge.stopping_rule import OVER, Gate, GateOutcome, Held, Spent
@@ -207,7 +207,7 @@ def settle_table(
         return judgement(new, base, (*found.metrics, metric), None, "")
     told = _Told(gate, gate.judge(rounds, spent), rounds, alone, peaks)
     settled = judgement(new, base, (*found.metrics, *told.metrics), None, "")
-    findings = (*found.integrity, *_differing(now.table, new.table), *_late(gate))
+    findings = (*found.integrity, *_differing(now.table, new.table), *late_cases(gate))
     return replace(settled, cases=told.cases, groups=told.groups, integrity=findings)
 
 
@@ -221,15 +221,21 @@ class AlternativesGate:
     mean: Gate
     every: TableGate
     expected: Expected
-    nowhere: bool
+    nowhere: Expected | None
+    """What is expected of every single case; `None` if nothing is."""
 
     def look(self, rounds: Sequence[Round], spent: Spent | None = None) -> GateOutcome:
         """Whether to measure another round, and of which cases; the verdict on the mean."""
         ids = frozenset(self.every.family.tree.cases)
         if not rounds:
             return GateOutcome(open=True, cases=ids)
+        (held,) = self.mean.held
+        if failed := {case: why for each in rounds if each.cases for case, why in each.cases.problems.items()}:
+            why = f"cases failed: {some([f'{case} ({said})' for case, said in failed.items()])}"
+            said = replace(_metric(held.name, held.limit), verdict="invalid", reason=why, rounds=len(rounds))
+            return GateOutcome(open=False, verdicts={held.name: said})
         found = self.mean.look(self.means(rounds), spent)
-        if found.open or not self.nowhere:
+        if found.open or self.nowhere is None:
             return replace(found, cases=ids)
         rest = self.every.look(rounds, spent)
         return replace(found, open=rest.open, cases=rest.cases)
@@ -251,14 +257,39 @@ def _mean(times: Mapping[str, float]) -> float:
 
 
 def settle_alternatives(
-    gate: AlternativesGate, rounds: Sequence[Round], alone: Alone, spent: Spent
+    gate: AlternativesGate, rounds: Sequence[Round], alone: Alone, spent: Spent, labels: tuple[str, str]
 ) -> tuple[list[MetricVerdict], tuple[CaseVerdict, ...]]:
-    """The verdicts on every single case, as metrics of the test and one by one; none if they are not asked for."""
-    if not gate.nowhere or broken(rounds, ()):
+    """The verdicts on every single case, as metrics of the test and one by one; none if nothing is expected of them.
+
+    Parameters
+    ----------
+    alone
+        What named cases took in rounds without other cases.
+    labels
+        Names of the first and the second alternative.
+    """
+    nowhere = gate.nowhere
+    if nowhere is None or broken(rounds, ()):
         return [], ()
     told = _Told(gate.every, gate.every.judge(rounds, spent), rounds, alone, None)
     summary, *others = told.metrics
-    return [replace(summary, name="every case"), *others], told.cases
+    holds = summary.verdict in ("unchanged", "improved")
+    every = replace(summary, name="every case", limit=nowhere, verdict="unchanged" if holds else summary.verdict)
+    named = [
+        judge_comparison(each, nowhere, labels) if each.verdict == "regressed" else replace(each, limit=nowhere)
+        for each in others
+    ]
+    return [every, *named], told.cases
+
+
+def late_cases(gate: TableGate) -> list[Finding]:
+    """A note on the cases that rounds had no time for."""
+    if not gate.late:
+        return []
+    cases = len(gate.late) + len(gate.family.tree.cases)
+    count = f"{len(gate.late)} of {plural(cases, 'case')}"
+    do = "choose cases with --perf-case, or set a larger --perf-budget"
+    return [Finding("note", CASES_LATE, f"{count} do not fit into the time budget: {some(gate.late)}; {do}")]
 
 
 def _differing(base: Call, new: Call) -> list[Finding]:
@@ -270,16 +301,6 @@ def _differing(base: Call, new: Call) -> list[Finding]:
         for where, ids in said
         if ids
     ]
-
-
-def _late(gate: TableGate) -> list[Finding]:
-    """A note on the cases that rounds had no time for."""
-    if not gate.late:
-        return []
-    cases = len(gate.late) + len(gate.family.tree.cases)
-    count = f"{len(gate.late)} of {plural(cases, 'case')}"
-    do = "choose cases with --perf-case, or set a larger --perf-budget"
-    return [Finding("note", CASES_LATE, f"{count} do not fit into the time budget: {some(gate.late)}; {do}")]
 
 
 @dataclass(frozen=True)

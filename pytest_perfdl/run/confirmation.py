@@ -17,13 +17,20 @@ from pytest_perfdl.judge.ranks import find_explaining
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
-from pytest_perfdl.judge.tables import AlternativesGate, TableGate, alone_in, settle_alternatives, settle_table
+from pytest_perfdl.judge.tables import (
+    AlternativesGate,
+    TableGate,
+    alone_in,
+    late_cases,
+    settle_alternatives,
+    settle_table,
+)
 from pytest_perfdl.judge.untimed import EXPLAINED
 from pytest_perfdl.machine.device_state import DeviceUse, DeviceUses
 from pytest_perfdl.model.failures import PerfError
-from pytest_perfdl.model.limits import Limits
+from pytest_perfdl.model.limits import Expected, Limits
 from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME, needs_profile
-from pytest_perfdl.model.record import Call, Finding, Record, metric_name, row_name
+from pytest_perfdl.model.record import CASE_ERROR, Call, Finding, Record, metric_name, row_name
 from pytest_perfdl.model.units import duration, plural
 from pytest_perfdl.results.verdict import CaseVerdict, Judgement, MetricVerdict
 from pytest_perfdl.run import assemble
@@ -54,7 +61,7 @@ class Alternatives:
     metrics: list[MetricVerdict]
     """Their geometric mean, and if asked every case."""
     findings: list[Finding]
-    """Cases that cannot be measured."""
+    """On cases that cannot be measured, and on those that were left out."""
     cases: tuple[CaseVerdict, ...]
 
 
@@ -224,14 +231,16 @@ class Confirmation:
         every = TableGate.of(base, base, head, limits, tests, self._share(base, head))
         if every is None:
             raise PerfError("perf.compare(..., cases=...): no case can be measured with both alternatives")
-        gate = AlternativesGate(Gate((asked,), tests, asked.limit.relative), every, expected, bool(nowhere))
+        everywhere = Expected("not slower", nowhere) if nowhere else None
+        gate = AlternativesGate(Gate((asked,), tests, asked.limit.relative), every, expected, everywhere)
         both = (shown, shown) if shown is not None else None
         outcome, rounds, _, _, spent = self._measure(gate, *sides, shown=both, loops=every.loops)
         alone = self._alone(every, rounds, spent, sides, both) if nowhere else {}
-        mean = verdict_on(outcome.verdicts[asked.name], expected, (expectation.base, expectation.head))
-        others, cases = settle_alternatives(gate, rounds, alone, spent)
-        findings = [replace(each, level="invalid") for each in dict.fromkeys((*failed, *failed_too))]
-        return Alternatives([mean, *others], findings, cases)
+        labels = expectation.base, expectation.head
+        mean = verdict_on(outcome.verdicts[asked.name], expected, labels)
+        others, cases = settle_alternatives(gate, rounds, alone, spent, labels)
+        notes = [replace(each, level="invalid") if each.code == CASE_ERROR else each for each in (*failed, *failed_too)]
+        return Alternatives([mean, *others], [*dict.fromkeys(notes), *late_cases(every)], cases)
 
     def of_alternatives(self, expectation: Expectation, shown: Shown | None) -> MetricVerdict:
         """Measure paired rounds of the alternatives of a `perf.compare` until its assertion is decided.

@@ -266,12 +266,16 @@ def test_both_sides_have_the_rates_of_the_work_that_the_current_test_states():
     assert settled(gate(), rounds(3)).cases[0].no_roofline == "", "nothing is stated, so that nothing is missed"
 
 
+LABELS = ("eager", "fused")
+
+
 def alternatives(kind, amount, nowhere=""):
     """The rule of an assertion about two alternatives of all cases."""
     expected = Expected(kind, amount)
     asked = demand("case_time", expected)
     every = gate(limits=Limits.parse({"case_time": nowhere or "5%", "group_time": "off"}))
-    return AlternativesGate(Gate((asked,), 1, asked.limit.relative), every, expected, bool(nowhere))
+    everywhere = Expected("not slower", nowhere) if nowhere else None
+    return AlternativesGate(Gate((asked,), 1, asked.limit.relative), every, expected, everywhere)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +296,7 @@ def test_an_assertion_about_many_cases_is_about_their_geometric_mean(kind, amoun
     outcome = rule.look(measured, NOW)
     assert not outcome.open
     assert outcome.verdicts["case_time"].verdict == verdict
-    assert settle_alternatives(rule, measured, {}, OVER) == ([], ()), "single cases are not asked for"
+    assert settle_alternatives(rule, measured, {}, OVER, LABELS) == ([], ()), "single cases are not asked for"
 
 
 def test_by_hand_the_mean_of_a_round_is_the_geometric_one():
@@ -308,13 +312,26 @@ def test_nowhere_slower_is_about_every_case():
     rule = alternatives("not slower", "5%", nowhere="10%")
     same = rounds(12)
     assert not rule.look(same, NOW).open
-    (every,), cases = settle_alternatives(rule, same, {}, OVER)
+    (every,), cases = settle_alternatives(rule, same, {}, OVER, LABELS)
     assert (every.name, every.verdict) == ("every case", "unchanged")
     assert {case.verdict for case in cases} == {"unchanged"}
     one = rounds(20, {IDS[3]: 0.3})
     assert rule.look(one[:6], NOW).cases == {IDS[3]}, "the mean is decided, and all other cases are"
-    metrics, cases = settle_alternatives(rule, one, {IDS[3]: [0.3] * 3}, OVER)
+    metrics, cases = settle_alternatives(rule, one, {IDS[3]: [0.3] * 3}, OVER, LABELS)
     assert [(each.name, each.verdict) for each in metrics if each.verdict == "regressed"] == [
         (f"case {IDS[3]}", "regressed")
     ]
+    assert metrics[-1].reason.startswith("fused compared with eager: 0.74x as fast")
+    assert metrics[-1].reason.endswith("expected at most 10% slower")
+    suspects, _ = settle_alternatives(rule, one, {IDS[3]: [0.0] * 3}, OVER, LABELS)
+    assert [each.verdict for each in suspects[1:]] == ["suspect"], "alone, it is not slower"
     assert rule.look(one, OVER).verdicts["case_time"].verdict == "unchanged", "on the average it is not slower"
+
+
+def test_a_case_of_alternatives_that_fails_in_a_round_is_named():
+    rule = alternatives("not slower", "5%")
+    measured = rounds(2, only=IDS[1:], problems={IDS[0]: "RuntimeError: no memory"})
+    outcome = rule.look(measured, NOW)
+    assert not outcome.open
+    assert outcome.verdicts["case_time"].verdict == "invalid"
+    assert f"{IDS[0]} (RuntimeError: no memory)" in outcome.verdicts["case_time"].reason

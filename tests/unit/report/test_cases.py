@@ -140,7 +140,7 @@ def test_a_terminal_has_the_rates_of_the_current_code():
     assert any(re.search(r"op=add,n=0003 .* 2\.000 Gflop/s +25\.0%", line) for line in lines)
 
 
-@pytest.mark.parametrize("width", [80, 90, 140])
+@pytest.mark.parametrize("width", [80, 90, 112, 140])
 def test_a_terminal_cuts_no_id_of_a_case(width):
     """What differs is in the middle of ids, too."""
     ids = [f"op=add,dtype={dtype},tokens=4096" for dtype in ("float32", "bfloat16")]

@@ -28,6 +28,7 @@ if os.environ.get("PERFDL_STAND_IN") and os.environ.get("PYTEST_PERFDL_WORKER"):
     stand_in_gpu.install()
 """
 INI = "[pytest]\nperf_calibrate = off\n"
+IGNORED = "perf-report/\nbaselines/\n__pycache__/\n*.json*\n"
 CUDA_TESTS = {
     "test_counts_are_exact_and_kernels_are_timed[eager]": False,
     "test_counts_are_exact_and_kernels_are_timed[compiled]": True,
@@ -63,13 +64,16 @@ def second(hour: Hour) -> Iterator[Item]:
 
     def qualify(hour: Hour) -> dict:
         folder = hour.out / "qualified"
-        if not folder.exists():
+        shape = SHORT if hour.stand_in else ("--perf-budget=5",)
+        if not (folder / "baselines").exists():
             project(folder, "contiguous copy")
+            code, output = hour.run("-m", "pytest", "--perf-update", "-q", *shape, cwd=folder)
+            if code:
+                return {"ok": False, "output": output[-4000:]}
         runs, slower, effects = (1, 1, (10,)) if hour.stand_in else (60, 20, (5, 10))
         wanted = ("-n", str(runs), "-m", str(slower), "--effects", ",".join(map(str, effects)))
-        tests = ("test_step.py", "--", "--perf-against=HEAD", f"--perf-budget={REHEARSED_S if hour.stand_in else 5}")
-        limited = (*wanted, "--seconds", str(QUALIFY_S))
-        code, output = hour.run("-m", "pytest_perfdl.cli", "qualify", *limited, *tests, cwd=folder)
+        arguments = (*wanted, "--seconds", str(QUALIFY_S), "test_step.py", "--", *shape)
+        code, output = hour.run("-m", "pytest_perfdl.cli", "qualify", *arguments, cwd=folder)
         if code:
             return {"ok": False, "output": output[-4000:]}
         _, table = hour.run("-m", "pytest_perfdl.cli", "qualify", "--table", "--json", cwd=folder)
@@ -102,7 +106,7 @@ def project(folder: Path, name: str) -> None:
     """A repository whose commit has the step, and whose tree has it still."""
     folder = fresh(folder)
     folder.mkdir(parents=True)
-    files = {"conftest.py": CONFTEST, "test_step.py": TEST, "pytest.ini": INI, ".gitignore": "perf-report/\n*.json*\n"}
+    files = {"conftest.py": CONFTEST, "test_step.py": TEST, "pytest.ini": INI, ".gitignore": IGNORED}
     files["step.py"] = source(PLANTED[name], name, head=False)
     for file, text in files.items():
         (folder / file).write_text(text)
@@ -122,14 +126,8 @@ def regression(hour: Hour, name: str, *, equal: bool = False) -> dict:
     project(folder, name)
     if not equal:
         (folder / "step.py").write_text(source(PLANTED[name], name, head=True))
-    shape = (f"--perf-budget={REHEARSED_S}", "--perf-steps=4", "--perf-warmup=2")
-    arguments = (
-        "--perf-against=HEAD",
-        *(shape if hour.stand_in else ("--perf-budget=40",)),
-        "--perf-json=run.json",
-        "-q",
-    )
-    _, output = hour.run("-m", "pytest", *arguments, cwd=folder)
+    shape = SHORT if hour.stand_in else ("--perf-budget=40",)
+    _, output = hour.run("-m", "pytest", "--perf-against=HEAD", *shape, "--perf-json=run.json", "-q", cwd=folder)
     (test,) = json.loads((folder / "run.json").read_text())["tests"]
     step = test["metrics"]["step_time"]
     expected = ("unchanged", "inconclusive") if equal else ("regressed", "suspect")
@@ -144,8 +142,8 @@ def regression(hour: Hour, name: str, *, equal: bool = False) -> dict:
 
 QUALIFY_S = 450
 """Seconds of `perfdl qualify` in one run of its part."""
-REHEARSED_S = 3
-"""Time budget of a comparison on the stand-in."""
+SHORT = ("--perf-budget=3", "--perf-steps=4", "--perf-warmup=2", "--perf-repeats=1", "--perf-memory=off")
+"""How much is measured on the stand-in."""
 REHEARSED = 0.1
 """Slowdown by which a regression is planted on the stand-in, at least."""
 PARTS = {1: first, 2: second, 3: third, 4: fourth}

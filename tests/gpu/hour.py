@@ -31,7 +31,7 @@ class Item:
     name: str
     run: Callable[[Hour], dict]
     needs_device: bool = False
-    """Whether the stand-in cannot show it."""
+    """Whether a rehearsal leaves it out: the stand-in cannot show it, or shows it by another item."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Hour:
         path = [str(ROOT), str(ROOT / "tests")]
         added = {}
         if self.stand_in:
-            from stand_in.stand_in_gpu import Card, Setup
+            from stand_in.stand_in_gpu import FOLDERS, Card, Setup
 
-            path.append(str(ROOT / "tests" / "stand_in"))
+            path += map(str, FOLDERS)
             added = {
                 "PERFDL_STAND_IN": "1",
                 "STAND_IN_GPU": Setup(cards=[Card(**(FAST if fast else SLOW))]).dump(),
@@ -109,7 +109,7 @@ class Hour:
         lines = [f"Device: {self.device()}", "", "| part | item | result | figures |", "| --- | --- | --- | --- |"]
         for file in sorted(self.out.glob("part-*/*.json")):
             found = json.loads(file.read_text())
-            figures = {name: value for name, value in found.items() if name not in ("ok", "output", "error")}
+            figures = {name: value for name, value in found.items() if name not in ("ok", "output", "error", "results")}
             shown = ", ".join(
                 f"{name.replace('_', ' ')} {value}" for name, value in figures.items() if value not in ([], "")
             )

@@ -26,6 +26,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+FOLDERS = (Path(__file__).parent, Path(__file__).parent / "site-packages")
+"""Where processes find this module, and the stand-in for nvidia-ml-py as if it was installed: torch imports that."""
 LATENCY_NS = 4_000
 """From a launch to the begin of a kernel on an idle stream."""
 LEAST_KERNEL_NS = 2_000
@@ -88,6 +90,9 @@ class Setup:
     """Kernels that are missing at the start of every trace."""
     reasons: int = 0
     """Bits of NVML's reasons for a reduced clock."""
+    celsius: int = 50
+    milliwatts: int = 120_000
+    """What the sensors show."""
     slow: float = 1.0
     """How much longer kernels take than they should: reduced clocks."""
     jitter: float = 0.002

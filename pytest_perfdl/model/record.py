@@ -114,6 +114,18 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class CaseWork:
+    """What a call of a case has to do, as the test states it; `None` for what it does not state."""
+
+    items: float | None = None
+    flops: float | None = None
+    bytes: float | None = None
+    dtype: str = ""
+    """Element type of the tensors that the call gets (`float32`), which the arithmetic is taken to be done on; several
+    are joined by `+`. Empty without tensors."""
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One case of a table."""
 
@@ -128,6 +140,8 @@ class Case:
     """Kernels that a call launches; 0 without a device."""
     operators: tuple[str, ...] = ()
     """Names of the operators, sorted."""
+    work: CaseWork | None = None
+    """What a call has to do; `None` where the test does not state it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,6 +310,7 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
         yield from _texts([cases.gist(judgement)], width)
         yield from layout.table(cases.group_table(judgement), width, indent=4)
         yield from layout.table(cases.case_table(judgement, cases.SHOWN), width, indent=4)
+        yield from _texts([cases.unknown_rooflines(judgement)], width)
     yield from _texts(_about_metrics(result, metrics, left_out, verbosity), width)
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
         yield from _why(result, about, run, verbosity, width)

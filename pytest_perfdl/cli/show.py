@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pytest_perfdl.cli.common import say, shown, width
 from pytest_perfdl.cli.project import add_dir, baselines, store
 from pytest_perfdl.machine.utilization import case_rates
+from pytest_perfdl.model.cases import LONGEST_ID
 from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.record import Call, Case, Record, Series
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
@@ -89,7 +90,7 @@ def _cases(call: Call, room: int) -> list[str]:
         layout.Column("operators/call", lambda case: case.ops, "count"),
         *(cases.rate_column(name, _rates) for name in cases.RATES),
     )
-    return ["", f"  {title}", *layout.table(layout.Table(title, columns, longest), room, indent=4)]
+    return ["", f"  {title}", *layout.table(layout.Table(title, columns, longest), room, indent=4, least=LONGEST_ID)]
 
 
 def _rates(case: Case) -> Mapping[str, float]:

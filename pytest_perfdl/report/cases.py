@@ -56,13 +56,19 @@ def case_table(judgement: Judgement, most: int | None = None) -> Table:
         Column("Current", lambda case: case.time_ns, "ns"),
         Column("Change", lambda case: case.effect, "change"),
         Column("95% interval", lambda case: _interval(case), "short"),
+        Column("Verdict", lambda case: case.verdict, "short"),
         Column("Noise", lambda case: case.noise, "share", "standard deviation of the change in a round", wide=True),
         *(column for name in RATES for column in _both_rates(name)),
         *(column for name in _COUNTS for column in _both_counts(name)),
-        Column("Verdict", lambda case: case.verdict, "short"),
-        Column("Reason", lambda case: case.reason, "text", wide=True),
     )
-    return Table("Cases", columns, judgement.cases[:most], "Slowest cases", unknown_rooflines(judgement))
+    return Table(
+        "Cases",
+        columns,
+        judgement.cases[:most],
+        "Slowest cases",
+        unknown_rooflines(judgement),
+        told=lambda case: [case.reason] if case.reason else [],
+    )
 
 
 RATES = {"items_per_s": "items/s", "flops_per_s": "flop/s", "bytes_per_s": "B/s", "roofline": "share"}

@@ -62,6 +62,16 @@ def test_a_page_has_all_cases_with_the_slowest_first():
     assert "aten::to is new" in page
 
 
+def test_a_page_says_below_the_name_of_a_case_why_it_has_its_verdict():
+    (result,) = run_of(3).results
+    first, *others = result.judgement.cases
+    made = (replace(first, reason="as its group"), *others)
+    run = runs.run(replace(result, judgement=replace(result.judgement, cases=made)))
+    page = html.render(run, {}, to_json(run))
+    assert re.search(r'<code>op=add,n=0003</code>\s*<span class="why">as its group</span></th>', page)
+    assert 'data-label="Reason"' not in page
+
+
 @pytest.mark.long
 def test_a_thousand_cases_are_a_small_page():
     """At most 3 MB: the charts' library, rows, and a map of 25 x 40 cells; its data has all cases."""
@@ -128,6 +138,13 @@ def test_a_terminal_has_the_rates_of_the_current_code():
     assert "baseline FLOP/s" not in title
     assert "roofline" in title
     assert any(re.search(r"op=add,n=0003 .* 2\.000 Gflop/s +25\.0%", line) for line in lines)
+
+
+def test_a_terminal_cuts_no_id_of_a_case():
+    """What differs is in the middle of ids, too."""
+    run = of_cases({f"op=add,dtype={dtype},tokens=4096": 0.1 for dtype in ("float32", "bfloat16")})
+    lines = [line.text.strip() for line in summary_lines(with_rates(run), 1, 80)]
+    assert {"op=add,dtype=float32,tokens=4096", "op=add,dtype=bfloat16,tokens=4096"} <= {*lines}
 
 
 def test_why_the_roofline_is_unknown_is_said_once():

@@ -210,6 +210,7 @@ FINDING_CODES: Mapping[str, FindingCode] = {
     "implausible": FindingCode("a step is faster than the machine can do its work", shown="always"),
     "withheld": FindingCode("a GPU was disturbed in paired rounds that were not used", shown="always"),
     "throttled-side": FindingCode("the clock of a GPU was reduced on one side", shown="always"),
+    "memory-errors": FindingCode("ECC found errors in the memory of a GPU", shown="always"),
     "swapping": FindingCode("memory was swapped", disturbs=True),
     "major-faults": FindingCode("the step waited for the disk", disturbs=True),
     "system-time": FindingCode("much CPU time was spent in the OS kernel", disturbs=True),

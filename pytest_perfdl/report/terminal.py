@@ -574,6 +574,6 @@ def _spell_out(text: str, encoding: str) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        plain = text.replace("µ", "u").replace("−", "-")
+        plain = text.replace("µ", "u").replace("−", "-").replace("°", "")
         return plain.encode(encoding, "backslashreplace").decode(encoding)
     return text

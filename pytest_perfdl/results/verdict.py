@@ -453,7 +453,8 @@ class Judgement:
     memory: tuple[MemoryChange, ...] = ()
     """Breakdowns of memory, for calls whose memory changed or grows."""
     rounds: str = ""
-    """How the rounds were run: forked or new processes, pinned or not, with reasons; and how many steps were timed."""
+    """How the rounds were run: forked or new processes, pinned or not, with reasons; how many steps were timed; and the
+    highest temperature and power of GPUs, if the driver tells them."""
     cases: tuple[CaseVerdict, ...] = ()
     """Of a table, the slowest changes first; empty for other tests."""
     groups: tuple[GroupVerdict, ...] = ()

@@ -26,7 +26,7 @@ from pytest_perfdl.judge.tables import (
     settle_table,
 )
 from pytest_perfdl.judge.untimed import EXPLAINED
-from pytest_perfdl.machine.device_state import DeviceUse, DeviceUses
+from pytest_perfdl.machine.device_state import DeviceUses
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.limits import Expected, Limits
 from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME, needs_profile
@@ -329,11 +329,16 @@ def device_findings(uses: Sequence[DeviceUses]) -> Iterator[Finding]:
     for why in dict.fromkeys(withheld):
         count = plural(withheld.count(why), "paired round")
         yield Finding("note", "withheld", f"{count} of {len(uses)} not used, because {why}: {_REMEDY}")
-    base, head = (DeviceUse.joined([getattr(each, side) for each in uses]) for side in ("base", "head"))
+    whole = DeviceUses.joined(uses)
+    base, head = whole.base, whole.head
+    if errors := base.memory_errors + head.memory_errors:
+        text = f"ECC found {plural(errors, 'memory error')} of the GPU in paired rounds, which takes time"
+        yield Finding("note", "memory-errors", f"{text}: nvidia-smi -q -d ECC shows whether they are corrected")
     if bool(base.throttled_by) != bool(head.throttled_by):
         side, slow = ("baseline", base) if base.throttled_by else ("current", head)
         shares = (
             f"{base.reduced:.0%} of the time of the baseline code and {head.reduced:.0%} of that of the current code"
         )
         text = f"the clock of the GPU was reduced by {', '.join(slow.throttled_by)} during {shares}"
-        yield Finding("note", "throttled-side", f"{text}: times of the {side} code include that")
+        sensed = f" ({whole.sensed})" if whole.sensed else ""
+        yield Finding("note", "throttled-side", f"{text}{sensed}: times of the {side} code include that")

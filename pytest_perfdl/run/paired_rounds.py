@@ -175,7 +175,8 @@ class Rounds:
         turns = "interleaved" if self._both else "processes ran one after the other (not enough memory for both)"
         if self._whole and self._both:
             turns = "each side in one turn (others work for the step)"
-        return "; ".join(filter(None, (start, garbage, core, turns, self.size_note, unseen(self.results))))
+        sensed = DeviceUses.joined(self.uses).sensed
+        return "; ".join(filter(None, (start, garbage, core, turns, sensed, self.size_note, unseen(self.results))))
 
     def measure(self, number: int, *, profiled: bool = False, cases: Set[str] = frozenset()) -> Round:
         """Measure one paired round; `number` counts from 1.

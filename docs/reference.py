@@ -614,6 +614,8 @@ def files() -> str:
         "call": _fields(record.Call),
         "series": _fields(record.Series),
         "row": _fields(record.Row),
+        "case_record": _fields(record.Case),
+        "work": _fields(record.CaseWork),
         "occasion": _fields(record.Occasion),
         "refreshed": _fields(record.Refreshed),
         "case": _fields(verdict.CaseVerdict),
@@ -695,6 +697,12 @@ the threads, and the number of cores (fewer if a container has a CPU quota). A b
 ### A row: an operator, a kernel or a class of idle time
 
 {row}
+### A case of a table
+
+{case_record}
+### The work of a case
+
+{work}
 ### An occasion: a recording session
 
 {occasion}

@@ -105,8 +105,13 @@ def _flat(value: Any) -> bool:
 
 
 def _shallow(value: Any) -> bool:
-    """Whether it is a mapping to scalars and lists of scalars."""
-    return isinstance(value, dict) and all(not isinstance(part, (dict, list)) or _flat(part) for part in value.values())
+    """Whether it is a mapping to scalars, and to lists of scalars and mappings to scalars."""
+    if not isinstance(value, dict):
+        return False
+    held = [
+        part.values() if isinstance(part, dict) else part for part in value.values() if isinstance(part, (dict, list))
+    ]
+    return not any(isinstance(each, (dict, list)) for part in held for each in part)
 
 
 # Joins two recordings: a baseline from several days includes machine drift.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Mapping
 
 from pytest_perfdl.cli.common import say, shown, width
 from pytest_perfdl.cli.project import add_dir, baselines, store
+from pytest_perfdl.machine.utilization import case_rates
+from pytest_perfdl.model.cases import LONGEST_ID
 from pytest_perfdl.model.kernel_names import short_names
-from pytest_perfdl.model.record import Call, Record, Series
+from pytest_perfdl.model.record import Call, Case, Record, Series
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.report import layout
+from pytest_perfdl.report import cases, layout
 
 _ROWS = 10
 
@@ -81,9 +84,17 @@ def _cases(call: Call, room: int) -> list[str]:
     """The cases of a table that take longest."""
     longest = sorted(call.cases, key=lambda case: -statistics.median(case.ns))[:_ROWS]
     title = f"Slowest of {plural(len(call.cases), 'case')}" + (f" ({call.name})" if call.name else "")
-    rows: list[tuple[str, ...]] = [("", "call", "operators/call")]
-    rows += [(visible(case.id), format_quantity(statistics.median(case.ns), "ns"), str(case.ops)) for case in longest]
-    return ["", f"  {title}", *layout.rows(rows, "lrr", 4, room)]
+    columns = (
+        layout.Column("Case", lambda case: case.id),
+        layout.Column("call", lambda case: statistics.median(case.ns), "ns"),
+        layout.Column("operators/call", lambda case: case.ops, "count"),
+        *(cases.rate_column(name, _rates) for name in cases.RATES),
+    )
+    return ["", f"  {title}", *layout.table(layout.Table(title, columns, longest), room, indent=4, least=LONGEST_ID)]
+
+
+def _rates(case: Case) -> Mapping[str, float]:
+    return case_rates(case.work, statistics.median(case.ns), None).values
 
 
 def _figures(series: Series) -> tuple[str, str]:

@@ -20,25 +20,31 @@ import numpy as np
 
 from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge.families import Family, FamilyOutcome, Judged, Limits, Node, Ratios, grow_tree, name_groups
+from pytest_perfdl.judge.kernels import judge_comparison, order_sides
 from pytest_perfdl.judge.log_ratios import as_ratio
 from pytest_perfdl.judge.round_data import broken, head_second
-from pytest_perfdl.judge.stopping_rule import OVER, GateOutcome, Held, Spent
+from pytest_perfdl.judge.stopping_rule import OVER, Gate, GateOutcome, Held, Spent
 from pytest_perfdl.judge.untimed import judgement
+from pytest_perfdl.machine.utilization import case_rates
 from pytest_perfdl.model.cases import axes_of
 from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME
 from pytest_perfdl.model.record import CASES_DIFFER, CASES_LATE, Finding
+from pytest_perfdl.model.record_json import significant
 from pytest_perfdl.model.units import format_percent, plural, some
 from pytest_perfdl.results.verdict import CaseVerdict, GroupVerdict, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.stats.evidence import Estimate
 
 if TYPE_CHECKING:
     from pytest_perfdl.judge.round_data import Round
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.model import limits as model_limits
-    from pytest_perfdl.model.limits import Limit
+    from pytest_perfdl.model.limits import Expected, Limit
     from pytest_perfdl.model.record import Call, Case, Record
 
 SHOWN = 10
 """Named cases that are metrics of the test: those with the largest change that are in no named group."""
+DIGITS = 6
+"""Significant digits of the figures of cases: more say nothing, and a page holds thousands of them."""
 PROBES = 5
 """Members of a named group that are measured alone."""
 _MOST_PROBED = 20
@@ -177,6 +183,7 @@ def settle_table(
     new: Record,
     base: Record,
     now: Record,
+    peaks: Peaks | None = None,
 ) -> Judgement:
     """The judgement on a table whose times were compared.
 
@@ -190,16 +197,99 @@ def settle_table(
         The current record, the baseline's, and what the baseline's code gives now.
     alone
         What named cases took in rounds without other cases.
+    peaks
+        Rates that the cases' rooflines are relative to; `None` if unknown.
     """
     assert new.table is not None
     assert now.table is not None
     if reason := broken(rounds, ()):
         metric = replace(_metric(CASE_TIME, gate.case_limit), verdict="invalid", reason=reason, rounds=len(rounds))
         return judgement(new, base, (*found.metrics, metric), None, "")
-    told = _Told(gate, gate.judge(rounds, spent), rounds, alone, new)
+    told = _Told(gate, gate.judge(rounds, spent), rounds, alone, peaks)
     settled = judgement(new, base, (*found.metrics, *told.metrics), None, "")
-    findings = (*found.integrity, *_differing(now.table, new.table), *_late(gate))
+    findings = (*found.integrity, *_differing(now.table, new.table), *late_cases(gate))
     return replace(settled, cases=told.cases, groups=told.groups, integrity=findings)
+
+
+@dataclass(frozen=True, slots=True)
+class AlternativesGate:
+    """The rule for two alternatives with many cases: their geometric mean, and if asked every single case.
+
+    The mean of a round is that of all cases, so that rounds without some of them do not count for it.
+    """
+
+    mean: Gate
+    every: TableGate
+    expected: Expected
+    nowhere: Expected | None
+    """What is expected of every single case; `None` if nothing is."""
+
+    def look(self, rounds: Sequence[Round], spent: Spent | None = None) -> GateOutcome:
+        """Whether to measure another round, and of which cases; the verdict on the mean."""
+        ids = frozenset(self.every.family.tree.cases)
+        if not rounds:
+            return GateOutcome(open=True, cases=ids)
+        (held,) = self.mean.held
+        if failed := {case: why for each in rounds if each.cases for case, why in each.cases.problems.items()}:
+            why = f"cases failed: {some([f'{case} ({said})' for case, said in failed.items()])}"
+            said = replace(_metric(held.name, held.limit), verdict="invalid", reason=why, rounds=len(rounds))
+            return GateOutcome(open=False, verdicts={held.name: said})
+        found = self.mean.look(self.means(rounds), spent)
+        if found.open or self.nowhere is None:
+            return replace(found, cases=ids)
+        rest = self.every.look(rounds, spent)
+        return replace(found, open=rest.open, cases=rest.cases)
+
+    def means(self, rounds: Sequence[Round]) -> list[Round]:
+        """The rounds with all cases, with the geometric mean of their times in nanoseconds as the only metric."""
+        count = len(self.every.family.tree.cases)
+        (held,) = self.mean.held
+        found = [
+            replace(each, base={held.name: _mean(each.cases.base)}, head={held.name: _mean(each.cases.head)})
+            for each in rounds
+            if each.cases is not None and len(each.cases.base) == count
+        ]
+        return order_sides(found, self.expected)
+
+
+def _mean(times: Mapping[str, float]) -> float:
+    return math.exp(float(np.mean(np.log(list(times.values())))))
+
+
+def settle_alternatives(
+    gate: AlternativesGate, rounds: Sequence[Round], alone: Alone, spent: Spent, labels: tuple[str, str]
+) -> tuple[list[MetricVerdict], tuple[CaseVerdict, ...]]:
+    """The verdicts on every single case, as metrics of the test and one by one; none if nothing is expected of them.
+
+    Parameters
+    ----------
+    alone
+        What named cases took in rounds without other cases.
+    labels
+        Names of the first and the second alternative.
+    """
+    nowhere = gate.nowhere
+    if nowhere is None or broken(rounds, ()):
+        return [], ()
+    told = _Told(gate.every, gate.every.judge(rounds, spent), rounds, alone, None)
+    summary, *others = told.metrics
+    holds = summary.verdict in ("unchanged", "improved")
+    every = replace(summary, name="every case", limit=nowhere, verdict="unchanged" if holds else summary.verdict)
+    named = [
+        judge_comparison(each, nowhere, labels) if each.verdict == "regressed" else replace(each, limit=nowhere)
+        for each in others
+    ]
+    return [every, *named], told.cases
+
+
+def late_cases(gate: TableGate) -> list[Finding]:
+    """A note on the cases that rounds had no time for."""
+    if not gate.late:
+        return []
+    cases = len(gate.late) + len(gate.family.tree.cases)
+    count = f"{len(gate.late)} of {plural(cases, 'case')}"
+    do = "choose cases with --perf-case, or set a larger --perf-budget"
+    return [Finding("note", CASES_LATE, f"{count} do not fit into the time budget: {some(gate.late)}; {do}")]
 
 
 def _differing(base: Call, new: Call) -> list[Finding]:
@@ -213,16 +303,6 @@ def _differing(base: Call, new: Call) -> list[Finding]:
     ]
 
 
-def _late(gate: TableGate) -> list[Finding]:
-    """A note on the cases that rounds had no time for."""
-    if not gate.late:
-        return []
-    cases = len(gate.late) + len(gate.family.tree.cases)
-    count = f"{len(gate.late)} of {plural(cases, 'case')}"
-    do = "choose cases with --perf-case, or set a larger --perf-budget"
-    return [Finding("note", CASES_LATE, f"{count} do not fit into the time budget: {some(gate.late)}; {do}")]
-
-
 @dataclass(frozen=True)
 class _Told:
     """What is said of a table."""
@@ -231,7 +311,7 @@ class _Told:
     outcome: FamilyOutcome
     rounds: Sequence[Round]
     alone: Alone
-    new: Record
+    peaks: Peaks | None
 
     @functools.cached_property
     def times(self) -> dict[str, tuple[float, float]]:
@@ -258,7 +338,7 @@ class _Told:
         compared = [self._case(place) for place in range(len(tree.cases))]
         known = {each.id for each in compared}
         others = [
-            CaseVerdict(case.id, "new", time_ns=float(np.exp(np.log(case.ns).mean())), counts=_counts(case))
+            self._with_rates(CaseVerdict(case.id, "new", time_ns=float(np.exp(np.log(case.ns).mean()))))
             for case in self.gate.new.values()
             if case.id not in known and case.id not in self.gate.late
         ]
@@ -266,10 +346,9 @@ class _Told:
 
     def _case(self, place: int) -> CaseVerdict:
         case, judged = self.gate.family.tree.cases[place], self.outcome.cases[place]
-        base, new = self.gate.base[case], self.gate.new[case]
         base_ns, time_ns = self.times.get(case, (None, None))
         verdict, reason = self._verdict(place, judged)
-        return CaseVerdict(
+        found = CaseVerdict(
             id=case,
             verdict=verdict,
             effect=None if judged.effect is None else as_ratio(judged.effect),
@@ -278,9 +357,27 @@ class _Told:
             time_ns=time_ns,
             noise=judged.noise,
             rounds=judged.rounds,
-            counts=_counts(new),
-            base_counts=_counts(base),
+            base_counts=_counts(self.gate.base[case]),
             reason=reason,
+        )
+        return self._with_rates(found)
+
+    def _with_rates(self, found: CaseVerdict) -> CaseVerdict:
+        """A case with what a call runs, and the rates of both sides by the work that the current test states."""
+        new = self.gate.new[found.id]
+        base, now = (case_rates(new.work, ns, self.peaks) for ns in (found.base_ns, found.time_ns))
+        interval = found.interval
+        return replace(
+            found,
+            effect=_rounded(found.effect),
+            interval=None if interval is None else (significant(interval[0], DIGITS), significant(interval[1], DIGITS)),
+            base_ns=_rounded(found.base_ns),
+            time_ns=_rounded(found.time_ns),
+            noise=_rounded(found.noise),
+            counts=_counts(new),
+            rates={name: significant(value, DIGITS) for name, value in now.values.items()},
+            base_rates={name: significant(value, DIGITS) for name, value in base.values.items()},
+            no_roofline=now.absent.get("roofline", ""),
         )
 
     def _verdict(self, place: int, judged: Judged) -> tuple[Verdict, str]:
@@ -364,7 +461,7 @@ class _Told:
         worse = [each for each in self.cases if each.verdict in ("regressed", "suspect") and each.base_ns is not None]
         for each in [each for each in worse if not self._is_told_by_group(places[each.id])][:SHOWN]:
             judged = self.outcome.cases[places[each.id]]
-            found.append(self._figures(f"case {each.id}", self.gate.case_limit, judged, each.verdict, each.reason))
+            found.append(self._figures(each.metric, self.gate.case_limit, judged, each.verdict, each.reason))
         return [self._summary(bool(found)), *found]
 
     def _is_told_by_group(self, place: int) -> bool:
@@ -441,6 +538,10 @@ def words_of(node: Node) -> str:
 
 def _metric(name: str, limit: Limit) -> MetricVerdict:
     return MetricVerdict(name, "timed", "ns", "lower", None, None, limit=limit, evidence="paired")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else significant(value, DIGITS)
 
 
 def _counts(case: Case) -> dict[str, int]:

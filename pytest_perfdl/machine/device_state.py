@@ -1,4 +1,4 @@
-"""What the driver says of the GPUs of a run while they are measured: reduced clocks, and processes of others.
+"""What the driver says of the GPUs of a run while they are measured: clocks, sensors, memory errors, other processes.
 
 The process that runs pytest asks NVML (the package nvidia-ml-py, whose module is pynvml) before and after each turn of
 a side; it opens no device. Where the package or the driver is missing, nothing is known, and nothing is said.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_perfdl.machine import proc
 from pytest_perfdl.machine.findings import Level
@@ -40,6 +40,7 @@ POLICIES = {
 REDUCED = 0.02
 """Share of the time of a side's turns with a reduced clock from which on the side is throttled."""
 _MIG_ON = 1
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,12 @@ class DeviceState:
     """Names of `REASONS` that reduce a clock now, without notes."""
     processes: frozenset[tuple[str, int]]
     """Address of the GPU, and id, of each process that computes there. In a container, ids may be the host's."""
+    celsius: Mapping[str, int]
+    """Temperature of each GPU, by address."""
+    watts: Mapping[str, float]
+    """Power that each GPU draws, by address; on many models the mean of the last second."""
+    memory_errors: Mapping[str, int]
+    """Errors that ECC found in the memory of each GPU since the driver was loaded, by address; most are corrected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,19 @@ class DeviceUse:
     reasons: frozenset[str] = frozenset()
     others: tuple[str, ...] = ()
     """Processes of others that were there, such as "python (4711)"."""
+    celsius: int | None = None
+    """The highest temperature before or after a turn; `None` if it is unknown."""
+    watts: float | None = None
+    """The most power before or after a turn; `None` if it is unknown."""
+    memory_errors: int = 0
+    """Errors that ECC found."""
+
+    @property
+    def sensed(self) -> str:
+        """Temperature and power, "71 °C, 310 W"; empty if both are unknown."""
+        celsius = "" if self.celsius is None else f"{self.celsius} °C"
+        watts = "" if self.watts is None else f"{self.watts:.0f} W"
+        return ", ".join(filter(None, (celsius, watts)))
 
     @property
     def reduced(self) -> float:
@@ -87,15 +107,31 @@ class DeviceUse:
             {cause: sum(part.reduced_ns.get(cause, 0) for part in parts) for cause in sorted(causes)},
             frozenset().union(*(part.reasons for part in parts)),
             tuple(dict.fromkeys(other for part in parts for other in part.others)),
+            _highest(part.celsius for part in parts),
+            _highest(part.watts for part in parts),
+            sum(part.memory_errors for part in parts),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUses:
-    """Both sides of a round."""
+    """Both sides of a round, or of several together."""
 
     base: DeviceUse
     head: DeviceUse
+
+    @classmethod
+    def joined(cls, rounds: Sequence[DeviceUses]) -> DeviceUses:
+        """That of several rounds together."""
+        return cls(DeviceUse.joined([each.base for each in rounds]), DeviceUse.joined([each.head for each in rounds]))
+
+    @property
+    def sensed(self) -> str:
+        """How warm the GPUs were and what power they drew, in a few words; empty if that is unknown."""
+        base, head = self.base.sensed, self.head.sensed
+        if base == head:
+            return f"GPU at up to {base} on both sides" if base else ""
+        return f"GPU at up to {base or '?'} with the baseline code and {head or '?'} with the current code"
 
     @property
     def withheld(self) -> str:
@@ -110,6 +146,10 @@ class DeviceUses:
             causes = dict.fromkeys((*self.base.throttled_by, *self.head.throttled_by))
             return f"the clock of the GPU was reduced on both sides by {', '.join(causes)}"
         return ""
+
+
+def _highest(values: Iterable[_Number | None]) -> _Number | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 class DeviceWatch:
@@ -147,10 +187,14 @@ class DeviceWatch:
         return cls(nvml, handles, root) if handles else None
 
     def read(self) -> DeviceState:
-        """The present state; takes less than a millisecond for each GPU."""
+        """The present state, from a dozen questions to the driver for each GPU."""
         violations: dict[tuple[str, str], int] = {}
         reasons: set[str] = set()
         processes: set[tuple[str, int]] = set()
+        celsius: dict[str, int] = {}
+        watts: dict[str, float] = {}
+        errors: dict[str, int] = {}
+        nvml = self._nvml
         for bus, handle in self._handles.items():
             for cause, policy in POLICIES.items():
                 with self._unsupported():
@@ -163,7 +207,16 @@ class DeviceWatch:
                 if not self._is_partitioned(handle):
                     running = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
                     processes |= {(bus, int(each.pid)) for each in running}
-        return DeviceState(clocks.perf_counter_ns(), violations, frozenset(reasons), frozenset(processes))
+            with self._unsupported():
+                celsius[bus] = int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+            with self._unsupported():
+                watts[bus] = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+            for kind in ("NVML_MEMORY_ERROR_TYPE_CORRECTED", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED"):
+                with self._unsupported():
+                    count = nvml.nvmlDeviceGetTotalEccErrors(handle, getattr(nvml, kind), nvml.NVML_VOLATILE_ECC)
+                    errors[bus] = errors.get(bus, 0) + int(count)
+        now = clocks.perf_counter_ns()
+        return DeviceState(now, violations, frozenset(reasons), frozenset(processes), celsius, watts, errors)
 
     def use(self, before: DeviceState, after: DeviceState, own: int) -> DeviceUse:
         """What happened between two moments.
@@ -179,7 +232,13 @@ class DeviceWatch:
             grown = now - before.violations_ns.get((bus, cause), now)
             reduced[cause] = max(reduced.get(cause, 0), grown)
         return DeviceUse(
-            after.wall_ns - before.wall_ns, reduced, before.reasons & after.reasons, self._others(after, own)
+            after.wall_ns - before.wall_ns,
+            reduced,
+            before.reasons & after.reasons,
+            self._others(after, own),
+            _highest([*before.celsius.values(), *after.celsius.values()]),
+            _highest([*before.watts.values(), *after.watts.values()]),
+            sum(count - before.memory_errors.get(bus, count) for bus, count in after.memory_errors.items()),
         )
 
     def _others(self, state: DeviceState, own: int) -> tuple[str, ...]:

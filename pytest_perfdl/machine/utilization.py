@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_perfdl.machine.rates import Peaks
+from pytest_perfdl.model.record import CaseWork
 
 NO_RATES = "peak rates of this machine are unknown"
 """Why metrics that need peak rates are absent."""
@@ -161,6 +162,33 @@ def utilization(
 
 NAMES = ("achieved_flops", "flops_utilization", "bandwidth_utilization", "roofline")
 """Metrics of `utilization`."""
+
+
+def case_rates(work: CaseWork | None, call_ns: float | None, peaks: Peaks | None) -> Utilization:
+    """Rates of a case of a table whose call takes `call_ns`, from the work that its test states.
+
+    - `items_per_s`, `flops_per_s`, `bytes_per_s`: what is stated, over the time of the call.
+    - `roofline`: the least time of the FLOPs and bytes (`Peaks.least_ns`, for a working set of these bytes) over the
+      time of the call. `absent` says why it is unknown, unless neither FLOPs nor bytes are stated.
+    """
+    if work is None or not call_ns:
+        return Utilization({})
+    stated = {"items": work.items, "flops": work.flops, "bytes": work.bytes}
+    values = {f"{name}_per_s": 1e9 * each / call_ns for name, each in stated.items() if each is not None}
+    if work.flops is None and work.bytes is None:
+        return Utilization(values)
+    why = ""
+    if work.flops is None or work.bytes is None:
+        why = f"the test does not state {'flops' if work.flops is None else 'bytes'}="
+    elif peaks is None:
+        why = NO_RATES
+    elif least := peaks.least_ns(work.flops, work.bytes, work.dtype):
+        return Utilization({**values, "roofline": max(least) / call_ns})
+    elif not work.dtype:
+        why = "its arguments have no tensor, whose element type the peak rate depends on"
+    else:
+        why = f"the peak rate of {work.dtype} is unknown"
+    return Utilization(values, {"roofline": why})
 
 
 def mfu(model_flops: float, step_ns: float, peaks: Peaks | None, mix: Mapping[str, float]) -> float | None:

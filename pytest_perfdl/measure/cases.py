@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import gc
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.machine import state
@@ -27,7 +29,7 @@ from pytest_perfdl.measure.commands import (
 from pytest_perfdl.measure.global_state import GlobalState
 from pytest_perfdl.measure.loops import LEAST_STEP_NS, MOST_LOOPS
 from pytest_perfdl.model.failures import PerfError
-from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.record import CaseWork, Finding
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.model.visible import error_line, visible
 from pytest_perfdl.system.clocks import perf_counter_ns
@@ -54,7 +56,10 @@ class CaseProgram:
     Parameters
     ----------
     open_case
-        Makes the arguments of a case, by its id, and returns its call; what it raises is the case's problem.
+        Makes the arguments of a case, by its id, and returns its call, a `functools.partial` with them; what it raises
+        is the case's problem.
+    work_of
+        Says what a call of a case has to do, if the test states it; what it raises likewise.
     check
         Rejects a result whose work is not done yet.
     seed
@@ -66,11 +71,13 @@ class CaseProgram:
         conversation: Conversation,
         open_case: Callable[[str], Step],
         *,
+        work_of: Callable[[str], CaseWork | None],
         check: Callable[[object], None],
         seed: int,
     ) -> None:
         self._conversation = conversation
         self._open_case = open_case
+        self._work_of = work_of
         self._check = check
         self._seed = seed
         self._binding = state.Binding()
@@ -128,6 +135,9 @@ class CaseProgram:
             step = self._open_case(command.case)
             self._check(step())
             pilot = not command.loops
+            work = self._work_of(command.case) if pilot else None
+            if work is not None:
+                work = replace(work, dtype=_element_type(step))
             self._loops = _calibrate(step) if pilot else command.loops
             _steps(step, self._loops, command.warmup)
             if not pilot:
@@ -140,7 +150,7 @@ class CaseProgram:
         except (Exception, PerfError) as error:
             return CaseOpened(problem=_said(error))
         self._step = step
-        return CaseOpened(loops=self._loops)
+        return CaseOpened(loops=self._loops, work=work)
 
     def _time(self, command: TimeCase) -> CaseTimed:
         assert self._step is not None, "no case is open"
@@ -216,6 +226,34 @@ def _calibrate(step: Step) -> int:
     while loops < MOST_LOOPS and min(_steps(step, loops, _TRIES)) < LEAST_STEP_NS:
         loops *= 2
     return loops
+
+
+def _element_type(step: Step) -> str:
+    """Element types of the floating-point tensors that a call gets, joined by `+`; without any, of the other tensors.
+
+    Products of float32 matrices are rounded on a device whose settings allow it: their type is `tf32`.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(step, functools.partial):
+        return ""
+    found = {each.dtype for each in _tensors((step.args, step.keywords), torch)}
+    found = {each for each in found if each.is_floating_point} or found
+    names = {str(each).removeprefix("torch.") for each in found}
+    names = {"float8" if name.startswith("float8") else name for name in names}
+    if device.current() is not None and torch.get_float32_matmul_precision() != "highest":
+        names = {"tf32" if name == "float32" else name for name in names}
+    return "+".join(sorted(names))
+
+
+def _tensors(value: object, torch: Any) -> Iterator[Any]:
+    """The tensors among arguments, in containers too, and the parameters of modules."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, torch.nn.Module):
+        yield from value.parameters()
+    elif isinstance(value, (Mapping, tuple, list)):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(each, torch)
 
 
 def _said(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from pytest_perfdl.measure.loops import LEAST_STEP_NS, MOST_LOOPS, Loops
 from pytest_perfdl.measure.sizes import Pace, Sizes, TimeLimit, cannot_finish, full, longest_ns
 from pytest_perfdl.model.errors import StepsTooLong
 from pytest_perfdl.model.memory import MemoryAccount
-from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, ProfiledRow, Scalar
+from pytest_perfdl.model.record import CaseWork, Finding, Key, MeasurementPlan, ProfiledRow, Scalar
 from pytest_perfdl.system import clocks
 
 if TYPE_CHECKING:
@@ -337,6 +337,8 @@ class CaseOpened:
     problem: str = ""
     """Why the case cannot be measured, in one line; empty if it can."""
     loops: int = 1
+    work: CaseWork | None = None
+    """What a call has to do; only where the number of calls was asked for, and where the test states it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +378,8 @@ class CaseResult:
     operators: Mapping[str, int] = field(default_factory=dict)
     """Operators of one call with their occurrences; only of the first process of a side."""
     kernels: int = 0
+    work: CaseWork | None = None
+    """What a call has to do, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,7 +617,8 @@ def table_pilot(
             answer = yield TimeCase(plan.steps, case)
             assert isinstance(answer, CaseTimed)
             timed = answer
-        found.append(CaseResult(case, opened.loops, timed.step_ns, opened.problem or timed.problem))
+        problem = opened.problem or timed.problem
+        found.append(CaseResult(case, opened.loops, timed.step_ns, problem, work=opened.work))
     described = yield DescribeCases(tuple(case.id for case in found if not case.problem))
     assert isinstance(described, CasesDescribed)
     runs = described.operators, described.kernels

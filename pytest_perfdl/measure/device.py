@@ -32,12 +32,12 @@ _kept: list[Any] = []
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the allocator of a device counted in this process until a moment; `None` where it does not count that."""
+    """What the allocators of devices counted in this process until a moment; `None` where they do not count that."""
 
     allocated: int
     """Bytes of all tensors."""
     peak: int | None = None
-    """Most bytes at a time since `Device.forget_peak`."""
+    """Most bytes at a time since `Device.forget_peak`; of several devices the sum of their peaks."""
     allocations: int | None = None
     """All since the start, also those that were freed."""
     allocated_bytes: int | None = None
@@ -59,7 +59,7 @@ class Properties:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The current device of this process, and all that it uses.
+    """The devices that this process uses, the current one among them.
 
     Methods raise what torch raises: after an error on the device that is a `RuntimeError` from every one of them.
     """
@@ -112,13 +112,16 @@ class Device:
     # Memory
 
     def memory(self) -> Memory:
-        """What the allocator has counted, of the current device."""
+        """What the allocators of all used devices have counted, added up.
+
+        Devices may reach their peaks at different moments: the sum is the memory that a step needs on all of them.
+        """
         read = getattr(self._module, "memory_stats", None)
         if read is None:
             return Memory(int(self._module.current_allocated_memory()))
-        found = read()
+        found = [read(index) for index in self.used]
         allocated, peak, allocations, allocated_bytes = (
-            int(found.get(name, 0))
+            sum(int(each.get(name, 0)) for each in found)
             for name in (
                 "allocated_bytes.all.current",
                 "allocated_bytes.all.peak",
@@ -132,9 +135,10 @@ class Device:
         return Memory(allocated, peak, allocations, allocated_bytes)
 
     def forget_peak(self) -> None:
-        """Let the peak begin at what is allocated now."""
+        """Let the peak of every used device begin at what is allocated there now."""
         if hasattr(self._module, "reset_peak_memory_stats"):
-            self._module.reset_peak_memory_stats()
+            for index in self.used:
+                self._module.reset_peak_memory_stats(index)
 
     # What it is
 

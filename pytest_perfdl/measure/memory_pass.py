@@ -236,6 +236,9 @@ def run(command: Attribute) -> Generator[bool, Aside | None, Attributed]:
         device.synchronize()
     used = device.current()
     place = device.HOST if used is None else used.name
+    if used is not None and len(used.used) > 1:
+        others = ", ".join(f"{used.type}:{index}" for index in used.used if index != used.index)
+        notes.append(Finding("note", "other-devices", f"the breakdown is of {place}, without {others}"))
     end()
     periods = tuple(
         Window(recorder.steps[at][0], recorder.steps[at + command.steps - 1][1])

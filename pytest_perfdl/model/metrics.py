@@ -208,7 +208,12 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
         "bytes allocated per step", "B", BYTE_SCOPE, reproducible=False, label="bytes allocated per step"
     ),
     "peak_memory": CountedMetric(
-        "peak of allocated bytes", "B", BYTE_SCOPE, per_step=False, reproducible=False, label="peak of allocated memory"
+        "peak of allocated bytes; of several devices the sum of their peaks",
+        "B",
+        BYTE_SCOPE,
+        per_step=False,
+        reproducible=False,
+        label="peak of allocated memory",
     ),
     "static_memory": CountedMetric(
         "bytes of parameters and optimizer state",

@@ -114,6 +114,18 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class CaseWork:
+    """What a call of a case has to do, as the test states it; `None` for what it does not state."""
+
+    items: float | None = None
+    flops: float | None = None
+    bytes: float | None = None
+    dtype: str = ""
+    """Element type of the tensors that the call gets (`float32`), which the arithmetic is taken to be done on; several
+    are joined by `+`. Empty without tensors."""
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One case of a table."""
 
@@ -128,6 +140,8 @@ class Case:
     """Kernels that a call launches; 0 without a device."""
     operators: tuple[str, ...] = ()
     """Names of the operators, sorted."""
+    work: CaseWork | None = None
+    """What a call has to do; `None` where the test does not state it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +210,7 @@ FINDING_CODES: Mapping[str, FindingCode] = {
     "implausible": FindingCode("a step is faster than the machine can do its work", shown="always"),
     "withheld": FindingCode("a GPU was disturbed in paired rounds that were not used", shown="always"),
     "throttled-side": FindingCode("the clock of a GPU was reduced on one side", shown="always"),
+    "memory-errors": FindingCode("ECC found errors in the memory of a GPU", shown="always"),
     "swapping": FindingCode("memory was swapped", disturbs=True),
     "major-faults": FindingCode("the step waited for the disk", disturbs=True),
     "system-time": FindingCode("much CPU time was spent in the OS kernel", disturbs=True),

@@ -23,6 +23,7 @@ from pytest_perfdl.model.record import (
     Better,
     Call,
     Case,
+    CaseWork,
     Code,
     Finding,
     Key,
@@ -125,6 +126,13 @@ class _RowForm(msgspec.Struct):
     ns: list[_Number]
 
 
+class _WorkForm(msgspec.Struct):
+    items: _Number | None = None
+    flops: _Number | None = None
+    bytes: _Number | None = None
+    dtype: str = ""
+
+
 class _CaseForm(msgspec.Struct):
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ID)]
     ns: list[_Number]
@@ -132,6 +140,7 @@ class _CaseForm(msgspec.Struct):
     ops: _Small
     kernels: _Small
     operators: list[str]
+    work: _WorkForm | None = None
 
 
 class CallOutline(msgspec.Struct):
@@ -388,7 +397,10 @@ def _call_to_json(call: Call) -> dict[str, Any]:
 
 def _case_to_json(case: Case) -> dict[str, Any]:
     """Its fields: one line of a baseline."""
-    return dataclasses.asdict(case) | {"ns": _numbers(case.ns, significant), "operators": list(case.operators)}
+    written = dataclasses.asdict(case) | {"ns": _numbers(case.ns, significant), "operators": list(case.operators)}
+    stated = (written.pop("work") or {}).items()
+    work = {name: value if name == "dtype" else _exact(value) for name, value in stated if value not in (None, "")}
+    return written | ({"work": work} if work else {})
 
 
 def _occasion(form: OccasionForm, place: str) -> Occasion:
@@ -429,7 +441,15 @@ def _case(form: _CaseForm, place: str, repeats: int) -> Case:
     times = _check_bounds(_each(form.ns, repeats, f"{place}.ns"), f"{place}.ns", LONGEST_NS)
     if min(times) <= 0:
         raise RecordError(f"is malformed ({_cut(place)}.ns: {min(times)} ns, expected a time above 0)")
-    return Case(form.id, tuple(times), form.loops, form.ops, form.kernels, tuple(form.operators))
+    work = None if form.work is None else _work(form.work, f"{place}.work")
+    return Case(form.id, tuple(times), form.loops, form.ops, form.kernels, tuple(form.operators), work)
+
+
+def _work(form: _WorkForm, place: str) -> CaseWork:
+    stated = [each for each in (form.items, form.flops, form.bytes) if each is not None]
+    if min(_check_bounds(stated, place, LARGEST), default=0) < 0:
+        raise RecordError(f"is malformed ({_cut(place)}: {min(stated)}, expected a number of at least 0)")
+    return CaseWork(form.items, form.flops, form.bytes, form.dtype)
 
 
 def _series(form: _SeriesForm, place: str, repeats: int) -> Series:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_perfdl.model.cases import axes_of
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.stats.summaries import summarize
 from pytest_perfdl.system.git import git
@@ -40,38 +41,74 @@ def to_benchmark_json(run: Run, parameters: Mapping[str, Mapping[str, object]]) 
 
 
 def _benchmarks(result: Result, parameters: Mapping[str, object] | None) -> Iterator[dict[str, Any]]:
-    """One for each `perf(...)` call."""
+    """One for each `perf(...)` call, and for each case of a table."""
     record = result.new
     if record is None:
         return
     name, series = result.id.rpartition("::")[2], record.metrics()
     bracket = name.find("[")
+    param = None if parameters is None or bracket < 0 else name[bracket + 1 : -1]
     for metric in result.metrics:
         call, _, own = metric.name.rpartition(".")
         if own != _TIME or not metric.of_step or metric.name not in series:
             continue
         values = [new for _, new in metric.pairs] or series[metric.name].values
         prefix = f"{call}." if call else ""
-        yield {
-            "group": None,
-            "name": f"{name}.{call}" if call else name,
-            "fullname": f"{result.id}.{call}" if call else result.id,
-            "params": None if parameters is None else {key: _plain(value) for key, value in parameters.items()},
-            "param": None if parameters is None or bracket < 0 else name[bracket + 1 : -1],
-            "extra_info": {
-                "verdict": result.verdict,
-                **{
-                    other.name.removeprefix(prefix): other.new
-                    for other in result.metrics
-                    if other.of_step and other.name.rpartition(".")[0] == call and _is_finite(other.new)
-                },
-            },
-            "options": {"disable_gc": False, "timer": "perf_counter", "min_rounds": len(values), "warmup": True},
-            "stats": {
-                **summarize([value / 1e9 for value in values]),
-                "iterations": record.plan.steps * record.plan.loops.get(call, 1),
-            },
+        others = {
+            other.name.removeprefix(prefix): other.new
+            for other in result.metrics
+            if other.of_step and other.name.rpartition(".")[0] == call and _is_finite(other.new)
         }
+        yield _benchmark(
+            (result.id, f".{call}" if call else ""),
+            (parameters, param),
+            {"verdict": result.verdict, **others},
+            values,
+            record.plan.steps * record.plan.loops.get(call, 1),
+        )
+    compared = {case.id: case for case in result.judgement.cases}
+    for case in record.table.cases if record.table is not None else ():
+        told = compared.get(case.id)
+        yield _benchmark(
+            (result.id, f"[{case.id}]"),
+            ({**(parameters or {}), **axes_of(case.id)}, case.id),
+            {} if told is None else {"verdict": told.verdict, **told.rates},
+            case.ns if told is None or told.time_ns is None else [told.time_ns],
+            record.plan.steps * case.loops,
+        )
+
+
+def _benchmark(
+    named: tuple[str, str],
+    parameters: tuple[Mapping[str, object] | None, str | None],
+    about: Mapping[str, object],
+    values: Sequence[float],
+    iterations: int,
+) -> dict[str, Any]:
+    """A benchmark.
+
+    Parameters
+    ----------
+    named
+        The id of its test, and what tells it from the test's other benchmarks.
+    parameters
+        Its parameters by name, and as one text.
+    values
+        Nanoseconds, one a process.
+    iterations
+        Calls that each of them is of.
+    """
+    params, param = parameters
+    return {
+        "group": None,
+        "name": named[0].rpartition("::")[2] + named[1],
+        "fullname": named[0] + named[1],
+        "params": None if params is None else {key: _plain(value) for key, value in params.items()},
+        "param": param,
+        "extra_info": about,
+        "options": {"disable_gc": False, "timer": "perf_counter", "min_rounds": len(values), "warmup": True},
+        "stats": {**summarize([value / 1e9 for value in values]), "iterations": iterations},
+    }
 
 
 def _machine_info(run: Run) -> dict[str, Any]:

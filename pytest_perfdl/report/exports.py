@@ -5,24 +5,29 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 from pytest_perfdl.judge.budget import phrase
 from pytest_perfdl.model.errors import CommandError
+from pytest_perfdl.report import cases
 from pytest_perfdl.report.layout import Column
 from pytest_perfdl.report.words import shown_path, visible
 from pytest_perfdl.results.numbers import numbers
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import MetricVerdict
 
-# CSV: one row for each test and metric of a run, for spreadsheets and data frames.
+# CSV: one row for each test and metric of a run, and for each case of a table, for spreadsheets and data frames.
 
 
 def _metric_column(title: str, field: str = "", kind: str = "text") -> Column:
     """A column of a metric's field, by default that of the title."""
     return Column(title, lambda row: getattr(row[2], field or title, None), kind)
+
+
+def _rate_column(name: str) -> Column:
+    return Column(name, lambda row: row[3].get(name), "number")
 
 
 COLUMNS = (
@@ -45,8 +50,10 @@ COLUMNS = (
     Column("commit", lambda row: row[0].commit),
     Column("date", lambda row: row[0].date),
     Column("waiver", lambda row: _waiver(row[2])),
+    *map(_rate_column, cases.RATES),
 )
-"""Of rows (run, result, metric); the metric is `None` for a test that was not measured."""
+"""Of rows (run, result, metric, rates); the metric is `None` for a test that was not measured, and only cases of tables
+have rates."""
 _FORMULA = ("=", "+", "-", "@")
 """A spreadsheet calculates a cell that begins with one of these."""
 
@@ -56,6 +63,7 @@ def to_csv(run: Run) -> str:
 
     `baseline` and `current` are in the metric's `unit`, `change` and the ends of its 95 % interval are ratios (0.1 is
     10 %). What is not known is empty. A test that has no metrics, since it was not measured, has one row without them.
+    Every case of a table has a row, as the metric `case ID`, with its rates in the last columns.
     """
     return csv_text(COLUMNS, _rows(run))
 
@@ -69,9 +77,11 @@ def csv_text(columns: Sequence[Column], rows: Iterable[Any]) -> str:
     return file.getvalue()
 
 
-def _rows(run: Run) -> Iterator[tuple[Run, Result, MetricVerdict | None]]:
+def _rows(run: Run) -> Iterator[tuple[Run, Result, MetricVerdict | None, Mapping[str, float]]]:
     for result in run.results:
-        yield from ((run, result, metric) for metric in result.metrics or (None,))
+        rates = {case.metric: case.rates for case in result.judgement.cases}
+        for metric in cases.with_cases(result) or (None,):
+            yield run, result, metric, {} if metric is None else rates.get(metric.name, {})
 
 
 def _limit(metric: MetricVerdict | None) -> str | None:
@@ -130,7 +140,7 @@ def _value(value: str | float | None) -> str | float | None:
 
 
 def properties(result: Result, run: Run) -> list[tuple[str, object]]:
-    """`perf.verdict`, `perf.reason`, `perf.machine_id`, `perf.report` and, for each metric, what is known of it.
+    """`perf.verdict`, `perf.reason`, `perf.machine_id`, `perf.report`, and what is known of each metric and case.
 
     `perf.step_time.verdict`, `.limit` and `.waiver` are text; `.baseline_seconds`, `.current_seconds`, `.change_ratio`,
     `.change_ci95_low_ratio` and `.change_ci95_high_ratio` are finite numbers, with the unit at the end of the name
@@ -142,7 +152,7 @@ def properties(result: Result, run: Run) -> list[tuple[str, object]]:
         ("perf.machine_id", visible(run.machine_id)),
         ("perf.report", shown_path(run, run.report_dir / "index.html")),
     ]
-    for metric in result.metrics:
+    for metric in cases.with_cases(result):
         found += [(f"perf.{visible(metric.name)}.{part}", value) for part, value in _parts(metric)]
     return found
 

@@ -54,6 +54,8 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 ROWS = 300
 """Rows of a table that a page holds; all of them are in its data, and in `--json`."""
+COLUMNS = 10
+"""Columns of such a table; of one with more, a page holds as many cells."""
 
 
 def write_page(path: Path, template: str, **shown: Any) -> None:
@@ -515,7 +517,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals.update(
         library=None,
-        limit=ROWS,
+        rows_of=lambda table: table.rows[: ROWS * COLUMNS // max(COLUMNS, len(table.columns))],
         words=words,
         memory=memory,
         compared=compared,

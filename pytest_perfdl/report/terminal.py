@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_perfdl.judge.kernels import is_expected
+from pytest_perfdl.model.cases import LONGEST_ID
 from pytest_perfdl.model.metrics import general, is_utilization
 from pytest_perfdl.model.units import format_percent, format_quantity, plural, some
 from pytest_perfdl.model.visible import harmless
@@ -309,7 +310,8 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
     if judgement.cases:
         yield from _texts([cases.gist(judgement)], width)
         yield from layout.table(cases.group_table(judgement), width, indent=4)
-        yield from layout.table(cases.case_table(judgement, cases.SHOWN), width, indent=4)
+        yield from layout.table(cases.case_table(judgement, cases.SHOWN), width, indent=4, least=LONGEST_ID)
+        yield from _texts([cases.unknown_rooflines(judgement)], width)
     yield from _texts(_about_metrics(result, metrics, left_out, verbosity), width)
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
         yield from _why(result, about, run, verbosity, width)
@@ -572,6 +574,6 @@ def _spell_out(text: str, encoding: str) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        plain = text.replace("µ", "u").replace("−", "-")
+        plain = text.replace("µ", "u").replace("−", "-").replace("°", "")
         return plain.encode(encoding, "backslashreplace").decode(encoding)
     return text

@@ -383,8 +383,20 @@ class CaseVerdict:
     """Operators (`ops`) and kernels (`kernels`) of a call."""
     base_counts: Mapping[str, int] = field(default_factory=dict)
     """The same of the baseline's code."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """From the work that the test states: `items_per_s`, `flops_per_s`, `bytes_per_s`, and `roofline`, the least time
+    at the machine's peak rates as a share of the time of a call; without what is unknown."""
+    base_rates: Mapping[str, float] = field(default_factory=dict)
+    """The same for the time of the baseline's code: both sides have the work that the current test states."""
+    no_roofline: str = ""
+    """Why `roofline` is unknown; empty if it is known, and if the test states neither FLOPs nor bytes."""
     reason: str = ""
     """Why it was not measured, or what else is to be said, in one line."""
+
+    @property
+    def metric(self) -> str:
+        """Its name among the metrics of its test."""
+        return f"case {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +453,8 @@ class Judgement:
     memory: tuple[MemoryChange, ...] = ()
     """Breakdowns of memory, for calls whose memory changed or grows."""
     rounds: str = ""
-    """How the rounds were run: forked or new processes, pinned or not, with reasons; and how many steps were timed."""
+    """How the rounds were run: forked or new processes, pinned or not, with reasons; how many steps were timed; and the
+    highest temperature and power of GPUs, if the driver tells them."""
     cases: tuple[CaseVerdict, ...] = ()
     """Of a table, the slowest changes first; empty for other tests."""
     groups: tuple[GroupVerdict, ...] = ()

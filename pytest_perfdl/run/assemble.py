@@ -429,6 +429,7 @@ def table_call(results: Sequence[CallResult]) -> tuple[Call, list[Finding]]:
             sum(case.operators.values()),
             case.kernels,
             tuple(case.operators),
+            case.work,
         )
         for case in sorted(known, key=lambda case: case.id)
     )

@@ -17,19 +17,28 @@ from pytest_perfdl.judge.ranks import find_explaining
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import select_held, settle
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
-from pytest_perfdl.judge.tables import TableGate, alone_in, settle_table
+from pytest_perfdl.judge.tables import (
+    AlternativesGate,
+    TableGate,
+    alone_in,
+    late_cases,
+    settle_alternatives,
+    settle_table,
+)
 from pytest_perfdl.judge.untimed import EXPLAINED
-from pytest_perfdl.machine.device_state import DeviceUse, DeviceUses
-from pytest_perfdl.model.metrics import needs_profile
-from pytest_perfdl.model.record import Call, Finding, Record, metric_name, row_name
+from pytest_perfdl.machine.device_state import DeviceUses
+from pytest_perfdl.model.failures import PerfError
+from pytest_perfdl.model.limits import Expected, Limits
+from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME, needs_profile
+from pytest_perfdl.model.record import CASE_ERROR, Call, Finding, Record, metric_name, row_name
 from pytest_perfdl.model.units import duration, plural
-from pytest_perfdl.results.verdict import Judgement, MetricVerdict
+from pytest_perfdl.results.verdict import CaseVerdict, Judgement, MetricVerdict
 from pytest_perfdl.run import assemble
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.definitions import Touched
 from pytest_perfdl.run.measurement import Measurement
-from pytest_perfdl.run.paired_rounds import Rounds, RoundSide, parts_of
+from pytest_perfdl.run.paired_rounds import Rounds, RoundSide, cases_of, parts_of
 from pytest_perfdl.system import clocks
 from pytest_perfdl.workers.channel import Shown
 from pytest_perfdl.workers.checkout import Checkout
@@ -38,9 +47,22 @@ PROFILED = LEAST_ROUNDS
 """Number of first rounds that are profiled in any case."""
 TABLE_ROUNDS = 4
 """Rounds of all cases of a table that a budget must hold: three decide most of them."""
+BUILT_IN_NOWHERE = "5%"
+"""The limit of the cases of two alternatives where none is asserted, which decides nothing."""
 SLOW_START = 20.0
 """Seconds that starting a process takes from which on two rounds may exclude a slowdown."""
 _REMEDY = "let the GPU cool, lock its clocks (perfdl check shows the command), and stop other processes"
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """What rounds say of an assertion about alternatives with many cases."""
+
+    metrics: list[MetricVerdict]
+    """Their geometric mean, and if asked every case."""
+    findings: list[Finding]
+    """On cases that cannot be measured, and on those that were left out."""
+    cases: tuple[CaseVerdict, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +160,10 @@ class Confirmation:
             return found
         sides = RoundSide("base", checkout), RoundSide("head", against=checkout)
         _, rounds, findings, how, spent = self._measure(gate, *sides, shown=shown, loops=gate.loops)
-        alone = alone_in(rounds)
-        for case in gate.probes(gate.judge(rounds, spent)):
-            missing = LEAST_ROUNDS - len(alone.get(case, ()))
-            if missing > 0:
-                alone_rounds = self._alone(case, missing, sides, shown, gate.loops)
-                alone.setdefault(case, []).extend(alone_in(alone_rounds).get(case, ()))
-        settled = settle_table(found, gate, rounds, alone, spent, new, base, now)
+        alone = self._alone(gate, rounds, spent, sides, shown)
+        machine = self.context.machines.of(new.key)
+        peaks = None if machine is None else machine.peaks
+        settled = settle_table(found, gate, rounds, alone, spent, new, base, now, peaks)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
 
     def _share(self, now: Call, new: Call) -> float:
@@ -156,20 +175,24 @@ class Confirmation:
 
     def _alone(
         self,
-        case: str,
-        count: int,
+        gate: TableGate,
+        rounds: Sequence[Round],
+        spent: Spent,
         sides: tuple[RoundSide, RoundSide],
         shown: tuple[Shown, Shown] | None,
-        loops: Mapping[str, int],
-    ) -> list[Round]:
-        """Rounds of one case of a table, without all others."""
-        measuring = Rounds(self.context, self.test, *sides, seed=secrets.randbits(32), shown=shown, loops=loops)
-        found = []
-        for number in range(1, count + 1):
-            self.context.progress.start(f"{case} alone, round {number}", self.test.item.nodeid)
-            found.append(measuring.measure(number, cases=frozenset({case})))
-        self.context.progress.clear()
-        return found
+    ) -> dict[str, list[float]]:
+        """Log ratios of the cases that must be measured without all others, in rounds of their own."""
+        alone = alone_in(rounds)
+        for case in gate.probes(gate.judge(rounds, spent)):
+            seed = secrets.randbits(32)
+            measuring = Rounds(self.context, self.test, *sides, seed=seed, shown=shown, loops=gate.loops)
+            found = []
+            for number in range(1, 1 + LEAST_ROUNDS - len(alone.get(case, ()))):
+                self.context.progress.start(f"{case} alone, round {number}", self.test.item.nodeid)
+                found.append(measuring.measure(number, cases=frozenset({case})))
+            self.context.progress.clear()
+            alone.setdefault(case, []).extend(alone_in(found).get(case, ()))
+        return alone
 
     def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
@@ -192,6 +215,32 @@ class Confirmation:
             for part in whole.parts
             if part.kind != "idle" and any(function.holds(part) for function in functions)
         )
+
+    def of_cases(self, expectation: Expectation, shown: Shown | None) -> Alternatives:
+        """Measure paired rounds of alternatives with many cases until the assertion on them is decided.
+
+        `shown` is what the first process showed. A case that fails the assertion was measured alone, too, as in
+        `of_table`.
+        """
+        name, expected, nowhere = expectation.comparison, expectation.expected, expectation.nowhere
+        sides = RoundSide("base", variant=f"base:{name}"), RoundSide("head", variant=f"head:{name}")
+        (base, failed), (head, failed_too) = (cases_of(self.context, self.test, side) for side in sides)
+        asked = demand(metric_name(name, CASE_TIME), expected)
+        tests = self.context.collected * (self.questions + bool(nowhere))
+        limits = Limits.parse({CASE_TIME: nowhere or BUILT_IN_NOWHERE, GROUP_TIME: "off"})
+        every = TableGate.of(base, base, head, limits, tests, self._share(base, head))
+        if every is None:
+            raise PerfError("perf.compare(..., cases=...): no case can be measured with both alternatives")
+        everywhere = Expected("not slower", nowhere) if nowhere else None
+        gate = AlternativesGate(Gate((asked,), tests, asked.limit.relative), every, expected, everywhere)
+        both = (shown, shown) if shown is not None else None
+        outcome, rounds, _, _, spent = self._measure(gate, *sides, shown=both, loops=every.loops)
+        alone = self._alone(every, rounds, spent, sides, both) if nowhere else {}
+        labels = expectation.base, expectation.head
+        mean = verdict_on(outcome.verdicts[asked.name], expected, labels)
+        others, cases = settle_alternatives(gate, rounds, alone, spent, labels)
+        notes = [replace(each, level="invalid") if each.code == CASE_ERROR else each for each in (*failed, *failed_too)]
+        return Alternatives([mean, *others], [*dict.fromkeys(notes), *late_cases(every)], cases)
 
     def of_alternatives(self, expectation: Expectation, shown: Shown | None) -> MetricVerdict:
         """Measure paired rounds of the alternatives of a `perf.compare` until its assertion is decided.
@@ -220,7 +269,7 @@ class Confirmation:
 
     def _measure(
         self,
-        gate: Gate | WaivedGate | TableGate,
+        gate: Gate | WaivedGate | TableGate | AlternativesGate,
         base: RoundSide,
         head: RoundSide,
         *,
@@ -280,11 +329,16 @@ def device_findings(uses: Sequence[DeviceUses]) -> Iterator[Finding]:
     for why in dict.fromkeys(withheld):
         count = plural(withheld.count(why), "paired round")
         yield Finding("note", "withheld", f"{count} of {len(uses)} not used, because {why}: {_REMEDY}")
-    base, head = (DeviceUse.joined([getattr(each, side) for each in uses]) for side in ("base", "head"))
+    whole = DeviceUses.joined(uses)
+    base, head = whole.base, whole.head
+    if errors := base.memory_errors + head.memory_errors:
+        text = f"ECC found {plural(errors, 'memory error')} of the GPU in paired rounds, which takes time"
+        yield Finding("note", "memory-errors", f"{text}: nvidia-smi -q -d ECC shows whether they are corrected")
     if bool(base.throttled_by) != bool(head.throttled_by):
         side, slow = ("baseline", base) if base.throttled_by else ("current", head)
         shares = (
             f"{base.reduced:.0%} of the time of the baseline code and {head.reduced:.0%} of that of the current code"
         )
         text = f"the clock of the GPU was reduced by {', '.join(slow.throttled_by)} during {shares}"
-        yield Finding("note", "throttled-side", f"{text}: times of the {side} code include that")
+        sensed = f" ({whole.sensed})" if whole.sensed else ""
+        yield Finding("note", "throttled-side", f"{text}{sensed}: times of the {side} code include that")

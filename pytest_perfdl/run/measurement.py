@@ -45,7 +45,15 @@ from pytest_perfdl.run.assemble import (
 )
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
-from pytest_perfdl.run.paired_rounds import BUSY, failure, last_error, object_walks, user_values, work_of
+from pytest_perfdl.run.paired_rounds import (
+    BUSY,
+    chosen_cases,
+    failure,
+    last_error,
+    object_walks,
+    user_values,
+    work_of,
+)
 from pytest_perfdl.system import clocks
 from pytest_perfdl.workers.channel import Origins, PhaseReport, Shown
 from pytest_perfdl.workers.checkout import Checkout
@@ -252,7 +260,7 @@ class Measurement:
         plan = replace(self.test.plan, period=info.period)
         if info.cases:
             seconds = context.settings.budget / 2
-            return table_pilot(plan, info, self._chosen(info), seconds=seconds, failed=self._crashed)
+            return table_pilot(plan, info, chosen_cases(context, info), seconds=seconds, failed=self._crashed)
         return one_repeat(
             plan,
             info,
@@ -262,13 +270,6 @@ class Measurement:
             loops=self.test.loops,
             limit=context.processes.timeout(self.test),
         )
-
-    def _chosen(self, info: CallInfo) -> list[str]:
-        """The cases of a table that --perf-case asks for."""
-        chosen = list(filter(self.context.settings.cases.chooses, info.cases))
-        if not chosen:
-            raise PerfError(f"no case of the table meets --perf-case; the first one is {info.cases[0]}")
-        return chosen
 
     def _spoiled(self, remote: RemoteTest) -> str:
         """Why the test must be measured again without counting FLOPs: it failed meanwhile; empty if it did not.

@@ -30,13 +30,24 @@ from pytest_perfdl.measure.commands import (
     SideResult,
     explanation,
     one_side,
+    table_pilot,
     table_side,
 )
 from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
 from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.errors import ForkError, SideError, WorkerDied, WorkerTimeout
+from pytest_perfdl.model.failures import PerfError
+from pytest_perfdl.model.record import Call, Finding
 from pytest_perfdl.model.units import format_quantity
-from pytest_perfdl.run.assemble import UserValue, case_times, side_mixes, side_parts, side_rows, side_values
+from pytest_perfdl.run.assemble import (
+    UserValue,
+    case_times,
+    side_mixes,
+    side_parts,
+    side_rows,
+    side_values,
+    table_call,
+)
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.workers.channel import Shown
@@ -164,7 +175,8 @@ class Rounds:
         turns = "interleaved" if self._both else "processes ran one after the other (not enough memory for both)"
         if self._whole and self._both:
             turns = "each side in one turn (others work for the step)"
-        return "; ".join(filter(None, (start, garbage, core, turns, self.size_note, unseen(self.results))))
+        sensed = DeviceUses.joined(self.uses).sensed
+        return "; ".join(filter(None, (start, garbage, core, turns, sensed, self.size_note, unseen(self.results))))
 
     def measure(self, number: int, *, profiled: bool = False, cases: Set[str] = frozenset()) -> Round:
         """Measure one paired round; `number` counts from 1.
@@ -485,6 +497,40 @@ def parts_of(
         )
     found = {result.call: _parts_of_rank(result, (ranks or {}).get(result.call, 0)) for result in remote.results}
     return {call: parts for call, parts in found.items() if parts is not None}
+
+
+def cases_of(context: RunContext, test: PerfTest, side: RoundSide) -> tuple[Call, list[Finding]]:
+    """The cases of one alternative of a `perf.compare`, and what is wrong with others, from one process.
+
+    Raises
+    ------
+    SideError
+        The test fails on that side, or its worker dies or hangs.
+    """
+
+    def script(info: CallInfo) -> Script:
+        plan = replace(test.plan, period=info.period)
+        return table_pilot(plan, info, chosen_cases(context, info), seconds=context.settings.budget / 2)
+
+    remote = context.processes.start(test, script, side=side.variant)
+    finish(remote, f"measures every case of the {side.label} alternative")
+    if text := failure(remote, context.config):
+        raise SideError(f"the test failed on the {side.label} side\n{text}", invalid=False)
+    return table_call(remote.results)
+
+
+def chosen_cases(context: RunContext, info: CallInfo) -> list[str]:
+    """The cases of a table that --perf-case asks for.
+
+    Raises
+    ------
+    PerfError
+        There are none.
+    """
+    chosen = list(filter(context.settings.cases.chooses, info.cases))
+    if not chosen:
+        raise PerfError(f"no case of the table meets --perf-case; the first one is {info.cases[0]}")
+    return chosen
 
 
 def finish(remote: RemoteTest, does: str) -> None:

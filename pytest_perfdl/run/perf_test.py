@@ -168,7 +168,7 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
     if writes and base is not None and rewrites(settings.update, judgement):
         measurement.draw(recording)
     new = replace(context.revisions.tied(measurement.record(), measurement.remote.origins), note=settings.note)
-    if base is not None and settings.update != "all":
+    if base is not None and settings.update == "changed":
         new = keep_cases(new, base, judgement)
     updated = writes and update(context, measurement, new, base, judgement)
     notes = [finding for finding in new.integrity if finding.code == UNTIED]
@@ -323,11 +323,18 @@ def _with_expectations(measurement: Measurement, own: Result | None) -> Result:
     test = measurement.test
     result = own or unjudged(test.item, "unchanged", "", fails=False)
     confirmation = Confirmation.of(measurement)
-    found = [confirmation.of_alternatives(each, measurement.remote.shown) for each in measurement.alternatives]
+    shown = measurement.remote.shown
+    single = [each for each in measurement.alternatives if not each.of_cases]
+    many = [confirmation.of_cases(each, shown) for each in measurement.alternatives if each.of_cases]
+    found = [confirmation.of_alternatives(each, shown) for each in single]
+    found += [metric for each in many for metric in each.metrics]
     found += [_judge_possible_gain(each, result) for each in measurement.possible_gains]
     if not found:
         return result
     broken = [Finding("invalid", "rounds", metric.reason) for metric in found if metric.verdict == "invalid"]
+    broken += [finding for each in many for finding in each.findings]
+    cases = tuple(case for each in many for case in each.cases)
+    result = replace(result, judgement=replace(result.judgement, cases=result.judgement.cases + cases))
     return replace(joined(result, found, broken, fail_on=measurement.context.fail_on), seconds=measurement.seconds)
 
 

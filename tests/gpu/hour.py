@@ -19,6 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PART_SECONDS = 480.0
 """No item begins later than this."""
+FAST = {"flops_per_s": 3e10, "bytes_per_s": 2e9}
+SLOW = {"flops_per_s": 3e9, "bytes_per_s": 1e8}
+"""Rates of the stand-in."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Item:
     name: str
     run: Callable[[Hour], dict]
     needs_device: bool = False
-    """Whether the stand-in cannot show it."""
+    """Whether a rehearsal leaves it out: the stand-in cannot show it, or shows it by another item."""
 
 
 @dataclass(frozen=True)
@@ -38,32 +41,33 @@ class Hour:
     out: Path
     stand_in: bool
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables of the processes that measure."""
+    def environment(self, *, fast: bool) -> dict[str, str]:
+        """Variables of the processes that measure; steps that keep a GPU busy take a stand-in that is `fast`."""
         path = [str(ROOT), str(ROOT / "tests")]
         added = {}
         if self.stand_in:
-            from stand_in.stand_in_gpu import Card, Setup
+            from stand_in.stand_in_gpu import FOLDERS, Card, Setup
 
-            path.append(str(ROOT / "tests" / "stand_in"))
+            path += map(str, FOLDERS)
             added = {
                 "PERFDL_STAND_IN": "1",
-                "STAND_IN_GPU": Setup(cards=[Card(flops_per_s=3e9, bytes_per_s=1e8)]).dump(),
+                "STAND_IN_GPU": Setup(cards=[Card(**(FAST if fast else SLOW))]).dump(),
             }
         return {**os.environ, **added, "PYTHONPATH": os.pathsep.join(path)}
 
-    def run(self, *command: str, cwd: Path = ROOT) -> tuple[int, str]:
+    def run(self, *command: str, cwd: Path = ROOT, fast: bool = False) -> tuple[int, str]:
         """Run a program of Python to its end: exit code and output."""
+        environment = self.environment(fast=fast)
         done = subprocess.run(
-            [sys.executable, *command], cwd=cwd, env=self.environment, capture_output=True, text=True, check=False
+            [sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True, check=False
         )
         return done.returncode, done.stdout + done.stderr
 
     def pytest(self, *arguments: str) -> dict:
         """Run tests of this folder: how many passed, and what failed."""
         report = self.out / "junit.xml"
-        code, output = self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments)
+        options = ("-q", "-p", "no:cacheprovider", f"--junitxml={report}")
+        code, output = self.run("-m", "pytest", *options, *arguments, fast=True)
         cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
         report.unlink(missing_ok=True)
         bad = [case.get("name") for case in cases if case.find("failure") is not None or case.find("error") is not None]
@@ -105,7 +109,7 @@ class Hour:
         lines = [f"Device: {self.device()}", "", "| part | item | result | figures |", "| --- | --- | --- | --- |"]
         for file in sorted(self.out.glob("part-*/*.json")):
             found = json.loads(file.read_text())
-            figures = {name: value for name, value in found.items() if name not in ("ok", "output", "error")}
+            figures = {name: value for name, value in found.items() if name not in ("ok", "output", "error", "results")}
             shown = ", ".join(
                 f"{name.replace('_', ' ')} {value}" for name, value in figures.items() if value not in ([], "")
             )

@@ -64,9 +64,7 @@ PLANTED = {
         'self.pinned.to("cuda", non_blocking=True)',
         'self.x.to("cuda")',
     ),
-    "small launches": Planted(
-        MATRICES.format(n=192), "self.x * 4", "for _ in range(4): self.x * 2", needs_device=False
-    ),
+    "small launches": Planted(MATRICES.format(n=192), "self.x * 4", "for _ in range(4): self.x * 2"),
     "graph lost": Planted(CAPTURE, "self.graph.replay()", "many(self.x)"),
     "compile break": Planted(
         MATRICES.format(n=1024) + "; self.f = torch.compile(broken if BREAK else whole)",

@@ -6,6 +6,7 @@ python -m pytest tests/gpu
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 
 import pytest
@@ -13,6 +14,7 @@ from plugin.project import SHORT
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("device")]
 
+REPEATS = "--perf-repeats=1" if os.environ.get("PERFDL_STAND_IN") else "--perf-repeats=2"
 MODEL = """
 import pytest
 import torch
@@ -91,9 +93,9 @@ def run(project, *arguments):
 @pytest.mark.parametrize("name", STEPS)
 def test_counts_are_exact_and_kernels_are_timed(project, name):
     write(project, name)
-    done, _ = run(project, "--perf-update", "--perf-repeats=2")
+    done, _ = run(project, "--perf-update", REPEATS)
     assert done.code == 0, done.output
-    done, test = run(project, "--perf")
+    done, test = run(project, "--perf", REPEATS)
     metrics = test["metrics"]
 
     assert done.code in (0, 1), done.output

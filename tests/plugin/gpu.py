@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 from plugin.project import Project, commit, make_repository
-from stand_in.stand_in_gpu import Setup
+from stand_in.stand_in_gpu import FOLDERS, Setup
 
 TESTS = Path(__file__).resolve().parents[1]
 CONFTEST = """
@@ -70,7 +71,7 @@ class GpuProject(Project):
     def measure(self, *arguments, setup=None, **environment):
         """Run pytest, and give its output and the result of the test."""
         setup = replace(setup or Setup(), folder=str(self.shared))
-        path = f"{TESTS.parent}:{TESTS / 'stand_in'}"
+        path = os.pathsep.join(map(str, (TESTS.parent, *FOLDERS)))
         options = {"STAND_IN_GPU": setup.dump(), "PYTHONPATH": path, **environment}
         done = self.run(*QUICK, "--perf-json=run.json", *arguments, **options)
         (test,) = json.loads((self.root / "run.json").read_text())["tests"]

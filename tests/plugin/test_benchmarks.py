@@ -188,7 +188,9 @@ def collected(inner):
         inner.makeini(f"[pytest]\n{ini}")
         ran = inner.runpytest("--perf", "--perf-isolate=none", "--perf-steps=4", "--perf-warmup=2", *args)
         text = str(ran.stdout)
-        return ran, {name for name in ("test_fixture", "test_marker", "test_plain") if f"test_pair.py::{name}\n" in text}
+        return ran, {
+            name for name in ("test_fixture", "test_marker", "test_plain") if f"test_pair.py::{name}\n" in text
+        }
 
     return run
 

@@ -143,3 +143,75 @@ def test_a_budget_of_a_test_that_only_compares_is_refused(tmp_path):
     assert done.code == 1, done.output
     assert "limits and budgets for step_time have no effect" in done.output
     assert "Traceback" not in done.output
+
+
+CASES = """
+CASES = [{"op": op, "size": size} for op in "ab" for size in range(4)]
+SLOW = {"op": "a", "size": 2}
+
+
+def first(op, size):
+    return sum(range(300))
+
+
+def second(op, size):
+    return sum(range(1500 if {"op": op, "size": size} == SLOW else 300))
+
+"""
+
+
+@pytest.mark.long
+def test_alternatives_of_many_cases_are_compared_on_the_average_and_in_every_case(tmp_path):
+    made = Project(tmp_path / "project", "perf_budget = 60")
+    made.write(
+        "test_compare.py",
+        CASES
+        + """
+def test_average(perf):
+    perf.compare(first, second, cases=CASES).assert_not_slower(within="80%")
+
+def test_everywhere(perf):
+    perf.compare(first, second, cases=CASES).assert_not_slower(within="80%", nowhere="150%")
+
+def test_slower(perf):
+    perf.compare(second, first, cases=iter(CASES), setup=lambda op, size: (op, size)).assert_faster(by="90%")
+""",
+    )
+    done = made.run("--perf", "--perf-json=run.json")
+    tests = {test["id"].split("::")[1]: test for test in json.loads((made.root / "run.json").read_text())["tests"]}
+    assert done.code == 1, done.output
+    average, everywhere, slower = (tests[f"test_{name}"] for name in ("average", "everywhere", "slower"))
+    # By hand: one of eight cases takes five times as long, so that the mean is 5 ** (1 / 8) = 1.22 times the first.
+    assert average["verdict"] == "unchanged", average["reason"]
+    assert average["metrics"]["case_time"]["effect"] == pytest.approx(0.22, abs=0.15)
+    assert average["cases"] == []
+    assert everywhere["verdict"] == "regressed"
+    assert [case["id"] for case in everywhere["cases"] if case["verdict"] == "regressed"] == ["op=a,size=2"]
+    assert everywhere["metrics"]["case_time"]["verdict"] == "unchanged"
+    assert "case op=a,size=2" in everywhere["reason"]
+    assert slower["verdict"] == "regressed"
+    assert "expected at least 90% faster" in slower["reason"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("perf.compare(int, str, 5, cases=[{'x': 1}])", "takes no other arguments of a step than name= and setup="),
+        ("perf.compare(int, str, cases=[])", "got no cases"),
+        ("perf.compare(int, str).assert_not_slower(within='3%', nowhere='5%')", "nowhere= is about the cases of"),
+        (
+            "perf.compare(int, str, cases={'x': (1,)}).assert_not_slower(within='3%', nowhere='5us')",
+            "nowhere='5us': expected a percentage such as '5%'",
+        ),
+        ("perf.compare(int, str, cases={'x': (1,)})", "perf.compare(...) without an assertion"),
+        ("perf.compare(len, str, cases={'x': (1,)}).assert_faster(by='5%')", "1 of 1 case failed: x (TypeError"),
+        ("perf(int); perf.compare(int, str, cases={'x': (1,)})", "must be the only measurement of its test"),
+    ],
+    ids=["arguments", "no cases", "single", "time", "nothing", "raises", "second"],
+)
+def test_wrong_usage_of_cases_is_one_line(tmp_path, body, message):
+    made = Project(tmp_path / "project")
+    made.write("test_compare.py", f"def test_wrong(perf):\n    {body}\n")
+    done = made.run()
+    assert done.code == 1
+    assert message in done.output

@@ -37,7 +37,7 @@ def test_a_step_is_measured_and_compared_and_the_sides_take_turns_on_the_device(
         assert metrics[name]["new"] > 0, name
     assert (metrics["kernels"]["base"], metrics["kernels"]["new"]) == (2, 4)
     assert metrics["step_time"]["new"] > 1.5 * metrics["step_time"]["base"]
-    assert "interleaved" in done.output
+    assert "interleaved; GPU at up to 50 °C, 120 W on both sides" in " ".join(test["rounds"].split())
     # What each process launched while it was timed has ended before the other one goes on.
     busy = sorted((begin, end, pid) for pid, each in made.busy().items() for begin, end in each)
     overlaps = sum(first[1] > second[0] for first, second in itertools.pairwise(busy) if first[2] != second[2])
@@ -97,6 +97,15 @@ def test_a_clock_that_is_reduced_on_one_side_is_named(project):
     said = finding(test, "throttled-side")
     assert said.startswith("the clock of the GPU was reduced by temperature during 0% of the time of the baseline code")
     assert said.endswith("times of the current code include that")
+
+
+def test_memory_errors_of_the_device_are_noted_and_fail_nothing(project):
+    made = project()
+    (made.shared / "memory-errors").write_text("3")
+    done, test = made.measure(*AGAINST)
+    assert test["verdict"] in ("unchanged", "inconclusive")
+    assert finding(test, "memory-errors").startswith("ECC found ")
+    assert "memory errors of the GPU in paired rounds" in " ".join(done.output.split())
 
 
 def test_rounds_beside_another_process_are_withheld(project):

@@ -7,6 +7,8 @@ import statistics
 import pytest
 from plugin.project import Project, commit, make_repository
 
+from pytest_perfdl.machine.rates import FILE, Machine
+
 pytestmark = pytest.mark.long
 
 OPS = """
@@ -23,7 +25,7 @@ from package.cases import CASES
 
 @pytest.mark.perf
 def test_ops(perf):
-    perf.table(work, CASES)
+    perf.table(work, CASES, items=300, flops=0, bytes=lambda op, size: 100 * (1 + size))
 """
 CASES = 'CASES = [{"op": op, "size": size} for op in ("add", "mul", "neg") for size in range(5)]\n'
 WIDE = "--perf-limit=case_time:100%", "--perf-limit=group_time:50%"
@@ -43,6 +45,9 @@ def template(tmp_path_factory):
     commit(made, "code")
     recorded = made.run("--perf-update")
     assert recorded.code == 0, recorded.output
+    rates = Machine(flops_per_s={"float32": 1e12}, bandwidths=((1, 1e9),), date="2026-11-27")
+    (folder,) = (made.root / "baselines").iterdir()
+    rates.save(folder / FILE)
     commit(made, "baseline")
     return made
 
@@ -87,6 +92,17 @@ def test_unchanged_cases_pass_and_say_so_one_by_one(project):
     assert case["rounds"] >= 3
     assert case["interval"][0] <= case["effect"] <= case["interval"][1]
     assert case["effect"] == max(each["effect"] for each in test["cases"]), "worst first"
+    stored, measured = (
+        {each["id"]: each["ns"] for each in side["calls"][0]["cases"]} for side in (test["base_record"], test["record"])
+    )
+    assert stored.keys() == measured.keys()
+    assert stored != measured, "the run file has what was measured in this run"
+    for each in test["cases"]:
+        # A memory of 1 GB/s needs 1 ns for each byte.
+        size = int(each["id"].rpartition("=")[2])
+        for ns, rates in ((each["time_ns"], each["rates"]), (each["base_ns"], each["base_rates"])):
+            assert rates["items_per_s"] == pytest.approx(300e9 / ns, rel=1e-4)
+            assert rates["roofline"] == pytest.approx(100 * (1 + size) / ns, rel=1e-4)
 
 
 def test_one_slower_case_is_named_alone_and_changes_three_lines_of_the_baseline(project):
@@ -104,6 +120,20 @@ def test_one_slower_case_is_named_alone_and_changes_three_lines_of_the_baseline(
     after = project.baseline("test_ops").read_text().splitlines()
     assert len(after) == len(before)
     assert sum(old != new for old, new in zip(before, after, strict=True)) <= 3
+
+
+def test_what_is_appended_to_a_baseline_was_measured_again(project):
+    def times():
+        (call,) = json.loads(project.baseline("test_ops").read_text())["calls"]
+        return {case["id"]: case["ns"] for case in call["cases"]}
+
+    before = times()
+    appended = project.run("--perf-update=append", *WIDE)
+    assert appended.code == 0, appended.output
+    after = times()
+    assert {case: ns[:1] for case, ns in after.items()} == before
+    assert {len(ns) for ns in after.values()} == {2}
+    assert any(first != second for first, second in after.values())
 
 
 def test_a_slower_group_is_named_as_a_group(project):
@@ -240,4 +270,5 @@ def test_commands_on_baselines_know_tables(project):
     (call,) = json.loads(project.baseline("test_ops").read_text())["calls"]
     slowest = sorted(call["cases"], key=lambda case: -statistics.median(case["ns"]))
     assert re.findall(r"^ +(op=\S+)", shown, re.MULTILINE) == [case["id"] for case in slowest[:10]]
+    assert "items/s" in shown
     assert "no measured or profiled step" in project.command("diff", "baselines", "baselines").output

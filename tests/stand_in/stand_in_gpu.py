@@ -26,6 +26,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+FOLDERS = (Path(__file__).parent, Path(__file__).parent / "site-packages")
+"""Where processes find this module, and the stand-in for nvidia-ml-py as if it was installed: torch imports that."""
 LATENCY_NS = 4_000
 """From a launch to the begin of a kernel on an idle stream."""
 LEAST_KERNEL_NS = 2_000
@@ -88,6 +90,9 @@ class Setup:
     """Kernels that are missing at the start of every trace."""
     reasons: int = 0
     """Bits of NVML's reasons for a reduced clock."""
+    celsius: int = 50
+    milliwatts: int = 120_000
+    """What the sensors show."""
     slow: float = 1.0
     """How much longer kernels take than they should: reduced clocks."""
     jitter: float = 0.002
@@ -269,6 +274,17 @@ class Gpu:
     def forever(self) -> None:
         """A kernel that never ends."""
         self.launch("void endless_kernel()", 2**62)
+
+    @contextlib.contextmanager
+    def on(self, device: int) -> Any:
+        """Launch on another device, on its default stream, as operators do whose tensors are there."""
+        before = self.device, self.stream
+        if device != self.device:
+            self.device, self.stream = device, 0
+        try:
+            yield
+        finally:
+            self.device, self.stream = before
 
     def idle_at(self, device: int) -> int:
         return max((moment for (of, _), moment in self.free.items() if of == device), default=0)
@@ -634,12 +650,14 @@ class Tensors:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self.known: dict[int, Any] = {}
+        self.known: dict[int, tuple[Any, int]] = {}
 
     def holds(self, tensor: Any) -> bool:
-        storage = tensor.untyped_storage()
-        reference = self.known.get(storage._cdata)
-        return reference is not None and not reference.expired()
+        return self.device_of(tensor) is not None
+
+    def device_of(self, tensor: Any) -> int | None:
+        reference, device = self.known.get(tensor.untyped_storage()._cdata, (None, 0))
+        return None if reference is None or reference.expired() else device
 
     def add(self, tensor: Any) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
@@ -647,7 +665,7 @@ class Tensors:
         storage = tensor.untyped_storage()
         if not self.holds(tensor):
             self.gpu.memory[self.gpu.device].allocate(storage)
-            self.known[storage._cdata] = StorageWeakRef(storage)
+            self.known[storage._cdata] = StorageWeakRef(storage), self.gpu.device
 
 
 def modes(gpu: Gpu) -> list[Any]:
@@ -663,7 +681,7 @@ def modes(gpu: Gpu) -> list[Any]:
         return [each for each in tree_leaves(value) if isinstance(each, torch.Tensor)]
 
     def on_device(place: Any) -> bool:
-        return place is not None and not isinstance(place, (int, bool)) and str(place).startswith("cuda")
+        return isinstance(place, (str, torch.device)) and str(place).startswith("cuda")
 
     def moved(tensor: Any, direction: str, *, waits: bool) -> None:
         size = tensor.numel() * tensor.element_size()
@@ -683,11 +701,13 @@ def modes(gpu: Gpu) -> list[Any]:
             made = on_device(kwargs.get("device"))
             if made:
                 gpu.check()
+                index = gpu.index_of(kwargs["device"])
                 kwargs["device"] = "cpu"
             out = func(*args, **kwargs)
             if made:
-                for tensor in plain(out):
-                    tensors.add(tensor)
+                with gpu.on(index):
+                    for tensor in plain(out):
+                        tensors.add(tensor)
             return out
 
         def move(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -695,15 +715,25 @@ def modes(gpu: Gpu) -> list[Any]:
             wanted = name == "cuda" or any(map(on_device, places))
             leaves = name == "cpu" or any(str(place) == "cpu" for place in places if place is not None)
             rest = [each for each in args[1:] if isinstance(each, torch.dtype)]
-            is_known = tensors.holds(tensor)
-            if wanted and not is_known:
+            held = tensors.device_of(tensor)
+            given = args[1:2] if name == "cuda" else filter(on_device, places)
+            index = gpu.index_of(next(iter(given), None)) if wanted else held
+            if wanted and held is None:
                 gpu.check()
                 with torch.no_grad():
                     out = tensor if isinstance(tensor, torch.nn.Parameter) else tensor.detach().clone()
-                tensors.add(out)
-                moved(out, "HtoD (Pageable -> Device)", waits=not kwargs.get("non_blocking"))
-            elif leaves and is_known:
-                moved(tensor, "DtoH (Device -> Pageable)", waits=True)
+                with gpu.on(index):
+                    tensors.add(out)
+                    moved(out, "HtoD (Pageable -> Device)", waits=not kwargs.get("non_blocking"))
+            elif wanted and held != index:
+                with _disable_current_modes():
+                    out = tensor.detach().clone()
+                with gpu.on(index):
+                    tensors.add(out)
+                    moved(out, "PtoP", waits=False)
+            elif leaves and held is not None:
+                with gpu.on(held):
+                    moved(tensor, "DtoH (Device -> Pageable)", waits=True)
                 with _disable_current_modes():
                     out = tensor.detach().clone()
             else:
@@ -716,6 +746,10 @@ def modes(gpu: Gpu) -> list[Any]:
             if not given:
                 return func(*args, **(kwargs or {}))
             gpu.check()
+            with gpu.on(tensors.device_of(given[0])):
+                return self.launched(func, given, args, kwargs)
+
+        def launched(self, func: Any, given: Any, args: Any, kwargs: Any) -> Any:
             name = func.overloadpacket.__name__
             if name == "_local_scalar_dense":
                 moved(given[0], "DtoH (Device -> Pageable)", waits=True)

@@ -6,22 +6,32 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pytest_perfdl.judge.kernels import demand
 from pytest_perfdl.judge.round_data import Round, TimedCases
-from pytest_perfdl.judge.stopping_rule import Spent
-from pytest_perfdl.judge.tables import SHOWN, TableGate, alone_in, settle_table
+from pytest_perfdl.judge.stopping_rule import Gate, Spent
+from pytest_perfdl.judge.tables import (
+    SHOWN,
+    AlternativesGate,
+    TableGate,
+    alone_in,
+    settle_alternatives,
+    settle_table,
+)
 from pytest_perfdl.judge.untimed import standing
-from pytest_perfdl.model.limits import BUILT_IN, Limits
-from pytest_perfdl.model.record import Call, Case, Key, MeasurementPlan, Occasion, Record, Series
+from pytest_perfdl.machine.rates import Peaks
+from pytest_perfdl.machine.utilization import NO_RATES
+from pytest_perfdl.model.limits import BUILT_IN, Expected, Limits
+from pytest_perfdl.model.record import Call, Case, CaseWork, Key, MeasurementPlan, Occasion, Record, Series
 
 NOW = Spent(1.0, 300.0)
 OVER = Spent(700.0, 300.0)
 IDS = [f"dtype={dtype},n={n:02}" for dtype in ("float16", "float32") for n in range(10)]
 
 
-def table(ids=IDS, *, loops=4, operators=("aten::add",), **others):
+def table(ids=IDS, *, loops=4, operators=("aten::add",), work=None, **others):
     """A table's call; `others` are the operators of single cases, by their place."""
     cases = tuple(
-        Case(case, (1000.0,), loops, 1, 0, tuple(others.get(f"case_{place}", operators)))
+        Case(case, (1000.0,), loops, 1, 0, tuple(others.get(f"case_{place}", operators)), work)
         for place, case in enumerate(sorted(ids))
     )
     return Call("", {"cases": Series("counted", "1", "lower", (float(len(ids)),))}, (), (0,), cases=cases)
@@ -57,10 +67,10 @@ def gate(base=None, now=None, new=None, limits=BUILT_IN, tests=1):
     return TableGate.of(base, now or base, new or table(), limits, tests)
 
 
-def settled(rule, measured, alone=None, *, base=None, now=None, new=None, spent=OVER):
+def settled(rule, measured, alone=None, *, base=None, now=None, new=None, spent=OVER, peaks=None):
     base, now, new = (record(each or table()) for each in (base, now, new))
     found = standing(new, base, (), BUILT_IN)
-    return settle_table(found, rule, measured, alone or {}, spent, new, base, now)
+    return settle_table(found, rule, measured, alone or {}, spent, new, base, now, peaks)
 
 
 def verdicts(judgement):
@@ -235,3 +245,93 @@ def test_a_table_that_does_not_fit_into_the_budget_leaves_cases_out_evenly_and_s
 def test_rounds_of_a_single_case_count_as_measured_alone():
     measured = [*rounds(2), *rounds(3, {IDS[1]: 0.2}, only=[IDS[1]], noise=0.0)]
     assert alone_in(measured) == {IDS[1]: pytest.approx([0.2] * 3)}
+
+
+def test_both_sides_have_the_rates_of_the_work_that_the_current_test_states():
+    """Not what an older test stated: a rate changes as the time does, and never decides."""
+    old, work = CaseWork(flops=5.0), CaseWork(items=10.0, flops=0.0, bytes=400.0)
+    new = table([*IDS, "dtype=int8,n=00"], work=work)
+    rule = gate(table(work=old), new=new)
+    judgement = settled(rule, rounds(3, noise=0.0), new=new, peaks=Peaks({}, 1e9))
+    told, added = judgement.cases[0], judgement.cases[-1]
+    assert (told.base_ns, told.time_ns) == (pytest.approx(1000), pytest.approx(1000))
+    # By hand: in 1 us, 10 items and 400 B, for which a memory of 1 GB/s needs 0.4 us.
+    rates = {"items_per_s": 1e7, "flops_per_s": 0.0, "bytes_per_s": 4e8, "roofline": 0.4}
+    assert told.rates == told.base_rates == pytest.approx(rates)
+    assert (added.verdict, added.base_rates, added.rates) == ("new", {}, pytest.approx(rates))
+    assert judgement.verdict == "unchanged"
+    slower = settled(rule, rounds(3, dict.fromkeys(IDS, math.log(2)), noise=0.0), new=new).cases[0]
+    assert slower.rates["items_per_s"] == pytest.approx(slower.base_rates["items_per_s"] / 2)
+    assert slower.no_roofline == NO_RATES
+    assert settled(gate(), rounds(3)).cases[0].no_roofline == "", "nothing is stated, so that nothing is missed"
+
+
+LABELS = ("eager", "fused")
+
+
+def alternatives(kind, amount, nowhere=""):
+    """The rule of an assertion about two alternatives of all cases."""
+    expected = Expected(kind, amount)
+    asked = demand("case_time", expected)
+    every = gate(limits=Limits.parse({"case_time": nowhere or "5%", "group_time": "off"}))
+    everywhere = Expected("not slower", nowhere) if nowhere else None
+    return AlternativesGate(Gate((asked,), 1, asked.limit.relative), every, expected, everywhere)
+
+
+@pytest.mark.parametrize(
+    "kind, amount, change, verdict",
+    [
+        ("not slower", "5%", 0.0, "unchanged"),
+        ("not slower", "5%", 0.2, "regressed"),
+        # The gate of "faster" has its sides exchanged: regressed there means that the assertion holds.
+        ("faster", "10%", -0.3, "regressed"),
+        ("faster", "10%", 0.0, "unchanged"),
+    ],
+)
+def test_an_assertion_about_many_cases_is_about_their_geometric_mean(kind, amount, change, verdict):
+    rule = alternatives(kind, amount)
+    # Half of the cases by so much more than the change, half by so much less: the mean of the logarithms is the change.
+    changes = {case: change + (0.4 if place % 2 else -0.4) for place, case in enumerate(IDS)}
+    measured = rounds(12, changes)
+    outcome = rule.look(measured, NOW)
+    assert not outcome.open
+    assert outcome.verdicts["case_time"].verdict == verdict
+    assert settle_alternatives(rule, measured, {}, OVER, LABELS) == ([], ()), "single cases are not asked for"
+
+
+def test_by_hand_the_mean_of_a_round_is_the_geometric_one():
+    rule = alternatives("not slower", "5%")
+    times = {case: 4.0 if place % 2 else 9.0 for place, case in enumerate(IDS)}
+    whole = Round("base first", {}, {}, cases=TimedCases(times, dict.fromkeys(IDS, 6.0)))
+    part = replace(whole, cases=TimedCases({IDS[0]: 1.0}, {IDS[0]: 1.0}))
+    (mean,) = rule.means([part, whole])
+    assert (mean.base["case_time"], mean.head["case_time"]) == (pytest.approx(6.0), pytest.approx(6.0))
+
+
+def test_nowhere_slower_is_about_every_case():
+    rule = alternatives("not slower", "5%", nowhere="10%")
+    same = rounds(12)
+    assert not rule.look(same, NOW).open
+    (every,), cases = settle_alternatives(rule, same, {}, OVER, LABELS)
+    assert (every.name, every.verdict) == ("every case", "unchanged")
+    assert {case.verdict for case in cases} == {"unchanged"}
+    one = rounds(20, {IDS[3]: 0.3})
+    assert rule.look(one[:6], NOW).cases == {IDS[3]}, "the mean is decided, and all other cases are"
+    metrics, cases = settle_alternatives(rule, one, {IDS[3]: [0.3] * 3}, OVER, LABELS)
+    assert [(each.name, each.verdict) for each in metrics if each.verdict == "regressed"] == [
+        (f"case {IDS[3]}", "regressed")
+    ]
+    assert metrics[-1].reason.startswith("fused compared with eager: 0.74x as fast")
+    assert metrics[-1].reason.endswith("expected at most 10% slower")
+    suspects, _ = settle_alternatives(rule, one, {IDS[3]: [0.0] * 3}, OVER, LABELS)
+    assert [each.verdict for each in suspects[1:]] == ["suspect"], "alone, it is not slower"
+    assert rule.look(one, OVER).verdicts["case_time"].verdict == "unchanged", "on the average it is not slower"
+
+
+def test_a_case_of_alternatives_that_fails_in_a_round_is_named():
+    rule = alternatives("not slower", "5%")
+    measured = rounds(2, only=IDS[1:], problems={IDS[0]: "RuntimeError: no memory"})
+    outcome = rule.look(measured, NOW)
+    assert not outcome.open
+    assert outcome.verdicts["case_time"].verdict == "invalid"
+    assert f"{IDS[0]} (RuntimeError: no memory)" in outcome.verdicts["case_time"].reason

@@ -1,16 +1,20 @@
 """What NVML says of GPUs between turns; its stand-in answers here."""
 
+import importlib.util
 import os
 from types import SimpleNamespace
 
 import pytest
-from stand_in import pynvml
+from stand_in.stand_in_gpu import FOLDERS
 
 from pytest_perfdl.machine import device_state
 from pytest_perfdl.machine.device_state import DeviceUse, DeviceUses, DeviceWatch
 from unit.machine.test_visible_devices import BUSES, machine
 
 SECOND = 10**9
+SPEC = importlib.util.spec_from_file_location("pynvml", FOLDERS[1] / "pynvml.py")
+pynvml = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(pynvml)
 
 
 class Nvml:
@@ -18,9 +22,14 @@ class Nvml:
 
     NVMLError = pynvml.NVMLError
     NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
+    NVML_TEMPERATURE_GPU, NVML_VOLATILE_ECC = 0, 0
+    NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 0, 1
 
-    def __init__(self, *, violations=(0, 0), reasons=0, pids=(), mig=None, older=False):
+    def __init__(
+        self, *, violations=(0, 0), reasons=0, pids=(), mig=None, older=False, celsius=None, watts=None, errors=None
+    ):
         self.violations, self.pids, self.mig = violations, pids, mig
+        self.celsius, self.watts, self.errors = celsius, watts, errors
         name = "nvmlDeviceGetCurrentClocks" + ("ThrottleReasons" if older else "EventReasons")
         setattr(self, name, lambda _: reasons)
 
@@ -31,9 +40,21 @@ class Nvml:
         return [SimpleNamespace(pid=pid) for pid in self.pids]
 
     def nvmlDeviceGetMigMode(self, handle):  # noqa: N802
-        if self.mig is None:
+        return [self._told(self.mig)] * 2
+
+    def nvmlDeviceGetTemperature(self, handle, sensor):  # noqa: N802
+        return self._told(self.celsius)
+
+    def nvmlDeviceGetPowerUsage(self, handle):  # noqa: N802
+        return 1000 * self._told(self.watts)
+
+    def nvmlDeviceGetTotalEccErrors(self, handle, kind, since):  # noqa: N802
+        return self._told(self.errors)[kind]
+
+    def _told(self, value):
+        if value is None:
             raise self.NVMLError
-        return [self.mig, self.mig]
+        return value
 
 
 def used(before, after, own=1, seconds=2, monkeypatch=None, root=None):
@@ -125,6 +146,35 @@ def test_without_nvml_or_a_driver_nothing_is_known(monkeypatch, tmp_path):
 
     monkeypatch.setattr(device_state, "import_module", missing)
     assert DeviceWatch.of({}, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "before, after, sensed, errors",
+    [
+        (Nvml(), Nvml(), "", 0),
+        (Nvml(celsius=61), Nvml(celsius=60), "61 °C", 0),
+        (Nvml(watts=119.5), Nvml(watts=310.2), "310 W", 0),
+        (Nvml(celsius=60, watts=300, errors=(5, 1)), Nvml(celsius=71, watts=299, errors=(7, 2)), "71 °C, 300 W", 3),
+    ],
+    ids=["nothing", "temperature", "power", "all"],
+)
+def test_sensors_and_memory_errors_are_read_before_and_after(monkeypatch, before, after, sensed, errors):
+    found = used(before, after, monkeypatch=monkeypatch)
+    assert (found.sensed, found.memory_errors) == (sensed, errors)
+
+
+WARM, WARMER = DeviceUse(SECOND, celsius=60, watts=200.0, memory_errors=1), DeviceUse(SECOND, celsius=55, watts=210.0)
+
+
+def test_the_highest_figures_of_turns_and_rounds_are_shown():
+    both = DeviceUse.joined([WARM, WARMER, DeviceUse(SECOND)])
+    assert (both.sensed, both.memory_errors) == ("60 °C, 210 W", 1)
+    one, other = DeviceUses(WARM, WARMER), DeviceUses(WARMER, WARMER)
+    assert DeviceUses.joined([]).sensed == ""
+    assert DeviceUses.joined([other, other]).sensed == "GPU at up to 55 °C, 210 W on both sides"
+    assert DeviceUses.joined([one, other]).sensed == (
+        "GPU at up to 60 °C, 210 W with the baseline code and 55 °C, 210 W with the current code"
+    )
 
 
 IDLE = DeviceUse(SECOND)

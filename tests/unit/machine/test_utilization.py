@@ -3,7 +3,18 @@ import math
 import pytest
 
 from pytest_perfdl.machine.rates import Peaks
-from pytest_perfdl.machine.utilization import NAMES, NO_RATES, OperatorWork, host_overhead, mfu, mix_of, utilization
+from pytest_perfdl.machine.utilization import (
+    NAMES,
+    NO_RATES,
+    OperatorWork,
+    Utilization,
+    case_rates,
+    host_overhead,
+    mfu,
+    mix_of,
+    utilization,
+)
+from pytest_perfdl.model.record import CaseWork
 
 PEAKS = Peaks({"float32": 1e11, "bfloat16": 4e11}, 1e10, bandwidths=((2**20, 4e10), (2**26, 1e10)), cache_bytes=2**24)
 """100 Gflop/s and 400 of bfloat16; 40 GB/s in cache, 10 GB/s from memory."""
@@ -108,3 +119,48 @@ def test_mfu_is_of_what_the_model_needs_at_the_peak_of_its_type():
     assert mfu(2e9, 10_000_000, PEAKS, {"float64": 1.0}) is None
     assert mfu(2e9, 10_000_000, PEAKS, {}) is None
     assert mfu(2e9, 0, PEAKS, mix) is None
+
+
+def test_the_rates_of_a_case_are_its_work_over_its_time():
+    # By hand: in 50 us, 8 items, 2 Mflop and 1 MiB. Least 20 us of arithmetic, 26.2 us of bytes at 40 GB/s.
+    work = CaseWork(items=8, flops=2e6, bytes=2**20, dtype="float32")
+    found = case_rates(work, 50_000, PEAKS)
+    assert found.values == {
+        "items_per_s": pytest.approx(160_000),
+        "flops_per_s": pytest.approx(4e10),
+        "bytes_per_s": pytest.approx(2**20 / 50e-6),
+        "roofline": pytest.approx(2**20 / 4e10 / 50e-6),
+    }
+    assert found.absent == {}
+    # In a quarter of the bytes, the arithmetic is what takes longest.
+    assert case_rates(CaseWork(flops=2e6, bytes=2**18, dtype="float32"), 50_000, PEAKS).values[
+        "roofline"
+    ] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    "stated, peaks, why",
+    [
+        ({"flops": 1.0}, PEAKS, "the test does not state bytes="),
+        ({"bytes": 1.0}, PEAKS, "the test does not state flops="),
+        ({"flops": 1.0, "bytes": 1.0, "dtype": "float32"}, None, NO_RATES),
+        ({"flops": 1.0, "bytes": 1.0, "dtype": "float16"}, PEAKS, "the peak rate of float16 is unknown"),
+        ({"flops": 1.0, "bytes": 1.0}, PEAKS, "its arguments have no tensor, whose element type the peak rate"),
+    ],
+)
+def test_a_case_without_a_roofline_says_why(stated, peaks, why):
+    found = case_rates(CaseWork(**stated), 1000, peaks)
+    assert "roofline" not in found.values
+    assert found.absent["roofline"].startswith(why)
+    assert len(found.values) == len(stated.keys() - {"dtype"})
+
+
+def test_the_element_type_does_not_matter_without_arithmetic():
+    found = case_rates(CaseWork(flops=0.0, bytes=2**20), 50_000, PEAKS)
+    assert found.values["roofline"] == pytest.approx(2**20 / 4e10 / 50e-6)
+    assert found.values["flops_per_s"] == 0
+
+
+def test_nothing_is_said_of_a_case_whose_test_states_nothing():
+    assert case_rates(None, 1000, PEAKS) == case_rates(CaseWork(items=1), None, PEAKS) == Utilization({})
+    assert case_rates(CaseWork(items=1), 1000, None) == Utilization({"items_per_s": 1e6})

@@ -1,5 +1,6 @@
 """The cases of a table in one process: opened, timed, freed, and each begun from the same state."""
 
+import functools
 import gc
 import os
 import random
@@ -12,13 +13,15 @@ from pytest_perfdl.fixture.calling import check_result
 from pytest_perfdl.measure.cases import CaseProgram
 from pytest_perfdl.measure.commands import DescribeCases, OpenCase, TimeCase
 from pytest_perfdl.measure.global_state import GlobalState
+from pytest_perfdl.model.failures import PerfError
+from pytest_perfdl.model.record import CaseWork
 from unit.measure.answers import Conversation
 
 
-def run(open_case, *commands):
+def run(open_case, *commands, work_of=lambda _: None):
     """The answers of a process that gets these commands."""
     conversation = Conversation(*commands)
-    CaseProgram(conversation, open_case, check=check_result, seed=0).run()
+    CaseProgram(conversation, open_case, work_of=work_of, check=check_result, seed=0).run()
     return conversation.answers
 
 
@@ -80,6 +83,49 @@ def test_a_case_that_raises_later_has_no_times():
 
     _, timed, _ = run(lambda _: call, OpenCase("a", 1, 1), TimeCase(40))
     assert (timed.step_ns, timed.problem) == ((), "ValueError: enough")
+
+
+FLOAT, HALF, INDEX = torch.ones(2), torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "args, kwargs, dtype",
+    [
+        ((FLOAT,), {}, "float32"),
+        ((HALF, INDEX), {}, "bfloat16"),
+        ((5, [INDEX]), {"weights": {"first": HALF}}, "bfloat16"),
+        ((torch.nn.Linear(2, 2), INDEX), {}, "float32"),
+        ((HALF,), {"out": FLOAT}, "bfloat16+float32"),
+        ((INDEX,), {}, "int64"),
+        ((torch.ones(2).to(torch.float8_e4m3fn),), {}, "float8"),
+        ((5,), {}, ""),
+    ],
+)
+def test_the_first_process_says_what_a_call_has_to_do_and_on_which_element_type(args, kwargs, dtype):
+    def open_case(_):
+        return functools.partial(lambda *_, **__: work(), *args, **kwargs)
+
+    opened, again, _ = run(
+        open_case, OpenCase("a", 1), OpenCase("a", 1, 1), work_of=lambda case: CaseWork(flops=7.0, items=len(case))
+    )
+    assert opened.work == CaseWork(flops=7.0, items=1, dtype=dtype)
+    assert again.work is None
+
+
+def test_work_that_is_not_stated_stays_unknown():
+    opened, _ = run(lambda _: functools.partial(work), OpenCase("a", 1))
+    assert opened.work is None
+
+
+def test_work_that_is_no_number_is_the_problem_of_its_case():
+    def work_of(case):
+        if case == "bad":
+            raise PerfError("flops=many: expected a number")
+        return CaseWork(flops=1.0)
+
+    bad, good, _ = run(lambda _: work, OpenCase("bad", 1), OpenCase("good", 1), work_of=work_of)
+    assert "flops=many: expected a number" in bad.problem
+    assert (good.problem, good.work) == ("", CaseWork(flops=1.0))
 
 
 def test_a_result_that_is_no_work_yet_is_a_problem():

@@ -165,6 +165,19 @@ def test_memory_is_that_of_the_allocator_and_the_peak_begins_anew(simulated):
     del kept
 
 
+def test_memory_of_several_devices_is_added_up(simulated):
+    simulated(cards=[Card(), Card(), Card()])
+    device.initialize("cuda")
+    kept = [torch.empty((index + 1) * MIB, dtype=torch.uint8, device=f"cuda:{index}") for index in (0, 1)]
+    torch.empty(4 * MIB, dtype=torch.uint8, device="cuda:1")
+    used = device.current()
+    assert used.used == (0, 1)
+    assert used.memory() == Memory(3 * MIB, (1 + 6) * MIB, 3, 7 * MIB)
+    used.forget_peak()
+    assert used.memory() == Memory(3 * MIB, 3 * MIB, 3, 7 * MIB)
+    del kept
+
+
 def test_an_allocator_that_counts_nothing_says_so(monkeypatch):
     # backend:cudaMallocAsync
     stats = {"allocated_bytes.all.current": 7, "allocated_bytes.all.peak": 9, "allocation.all.allocated": 0}
@@ -174,7 +187,7 @@ def test_an_allocator_that_counts_nothing_says_so(monkeypatch):
         is_initialized=lambda: True,
         current_device=lambda: 0,
         device_count=lambda: 1,
-        memory_stats=lambda: stats,
+        memory_stats=lambda device: stats,
     )
     assert device.current().memory() == Memory(7, 9)
 

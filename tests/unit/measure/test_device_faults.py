@@ -46,6 +46,18 @@ FAULTS = {
         "pass",
         f"{PASSES}::test_memory_is_counted_by_the_devices_allocator",
     ),
+    "memory of the current device alone": (
+        DEVICE,
+        "found = [read(index) for index in self.used]",
+        "found = [read(self.index)]",
+        f"{PASSES}::test_memory_of_a_step_on_two_devices_is_that_of_both",
+    ),
+    "the peak of one device alone is reset": (
+        DEVICE,
+        "self._module.reset_peak_memory_stats(index)",
+        "self._module.reset_peak_memory_stats(self.index)",
+        f"{ITSELF}::test_memory_of_several_devices_is_added_up",
+    ),
     "a peak without what the steps began with": (
         COUNTED,
         "after.peak - before.allocated",

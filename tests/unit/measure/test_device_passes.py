@@ -7,8 +7,17 @@ from stand_in.stand_in_gpu import Card, Setup
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.machine.state import Usage
-from pytest_perfdl.measure import calibration, counted_pass, device, environment, profiled_pass, program, timed_pass
-from pytest_perfdl.measure.commands import Count, Profile, Settle, Time
+from pytest_perfdl.measure import (
+    calibration,
+    counted_pass,
+    device,
+    environment,
+    memory_pass,
+    profiled_pass,
+    program,
+    timed_pass,
+)
+from pytest_perfdl.measure.commands import Attribute, Count, Profile, Settle, Time
 from pytest_perfdl.measure.loops import Aside
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.system import clocks
@@ -204,6 +213,35 @@ def test_memory_is_counted_by_the_devices_allocator(simulate, tmp_path):
     }
     assert found.findings == ()
     del kept
+
+
+def test_memory_of_a_step_on_two_devices_is_that_of_both(simulate, tmp_path):
+    simulate(cards=[Card(), Card(), Card()])
+    weights = [torch.ones(256, 1024, device=f"cuda:{index}") for index in (0, 1)]
+    size = weights[0].untyped_storage().nbytes()
+
+    def step(_):
+        # A pipeline of two stages: the output of the first one is copied to the second one.
+        first = weights[0] * 2
+        ((first.to("cuda:1") * weights[1]) * 2).sum()
+
+    found = counted(step, tmp_path)
+    # The weight and the output on the first device; on the second one the weight, and two of the copy and the products.
+    assert found.counts == {
+        "allocations": 5,
+        "alloc_bytes": 4 * size + 512,
+        "peak_memory": 2 * size + 3 * size,
+        "static_memory": 2 * size,
+    }
+
+
+@pytest.mark.parametrize("cards, said", [(1, ()), (2, ("the breakdown is of cuda:0, without cuda:1",))])
+def test_a_breakdown_of_memory_says_which_devices_it_leaves_out(simulate, cards, said):
+    simulate(cards=[Card()] * cards)
+    kept = [torch.ones(256, device=f"cuda:{index}") for index in range(cards)]
+    found = drive(memory_pass.run(Attribute(steps=1, growth=False)), lambda _: kept[0] * 2)
+    assert found.account.device == "cuda:0"
+    assert tuple(note for note in found.account.notes if "breakdown" in note) == said
 
 
 @pytest.mark.long

@@ -16,11 +16,12 @@ from pytest_perfdl.measure.commands import (
     table_pilot,
     table_side,
 )
-from pytest_perfdl.model.record import MeasurementPlan
+from pytest_perfdl.model.record import CaseWork, MeasurementPlan
 from unit.measure.answers import info
 
 PLAN = MeasurementPlan(warmup=15, steps=40)
 IDS = ("a", "b", "c")
+WORK = CaseWork(flops=7.0, dtype="float32")
 COMPILED = Compiled(used=False, compile_ns=0, recompiles=0, graph_breaks=0)
 
 
@@ -55,7 +56,7 @@ class Side:
         match command:
             case OpenCase():
                 self.case = command.case
-                return CaseOpened("no memory" if command.case in self.failing else "", command.loops or 4)
+                return CaseOpened("no memory" if command.case in self.failing else "", command.loops or 4, WORK)
             case TimeCase():
                 return CaseTimed((), "too late") if self.case in self.late else CaseTimed((100,) * command.steps)
             case DescribeCases():
@@ -144,4 +145,5 @@ def test_the_first_process_measures_every_case_and_then_says_what_they_run():
     ]
     assert [case.operators for case in found] == [{"aten::add": 2}, {}, {"aten::add": 2}]
     assert [case.kernels for case in found] == [1, 0, 0]
+    assert {case.work for case in found} == {WORK}
     assert pilot.commands[-2:] == [DescribeCases(("a", "c")), Finish()]

@@ -1,12 +1,13 @@
 """Notes in records, which come with pull requests: bounded, and absent where nobody wrote one."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from making import COMMIT, record
 
 from pytest_perfdl.model.errors import RecordError
-from pytest_perfdl.model.record import Refreshed, checked_note
+from pytest_perfdl.model.record import Case, CaseWork, Refreshed, checked_note
 from pytest_perfdl.model.record_json import from_json, to_json
 
 
@@ -36,3 +37,32 @@ def test_a_note_is_one_line_of_moderate_length(text, says):
     assert checked_note(" fused ") == "fused"
     with pytest.raises(ValueError, match=says):
         checked_note(text)
+
+
+def table(*cases):
+    """A record whose call has these cases."""
+    made = record()
+    return replace(made, calls=(replace(made.calls[0], cases=cases),))
+
+
+def test_what_cases_have_to_do_is_kept_where_the_test_states_it():
+    times = (1.0,) * record().repeats
+    kept = table(
+        Case("a", times, 1, 1, 0, ("aten::add",), CaseWork(items=0.5, flops=2e9, dtype="float32")),
+        Case("b", times, 1, 1, 0),
+    )
+    written = to_json(kept)
+    assert [case.get("work") for case in written["calls"][0]["cases"]] == [
+        {"items": 0.5, "flops": 2_000_000_000, "dtype": "float32"},
+        None,
+    ]
+    assert "work" not in written["calls"][0]["cases"][1]
+    assert from_json(written) == kept
+
+
+@pytest.mark.parametrize("flops", [-1, 1e200, "many"])
+def test_what_no_call_can_have_to_do_is_refused(flops):
+    written = to_json(table(Case("a", (1.0,) * record().repeats, 1, 1, 0, (), CaseWork(flops=1.0))))
+    written["calls"][0]["cases"][0]["work"]["flops"] = flops
+    with pytest.raises(RecordError, match=r"calls\[0\].cases\[0\].work"):
+        from_json(written)

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
+from pytest_perfdl.model.record import Case
 from pytest_perfdl.report.benchmark_json import to_benchmark_json
+from pytest_perfdl.results.verdict import CaseVerdict
 from pytest_perfdl.stats.summaries import summarize
 from unit.report import runs
 
@@ -66,6 +69,27 @@ def test_each_call_is_a_benchmark_and_tests_without_times_are_left_out():
     assert benchmark["fullname"] == f"{runs.GPT}.forward"
     assert benchmark["extra_info"].keys() == {"verdict", "step_time"}
     assert (benchmark["param"], benchmark["params"]) == (None, None)
+
+
+def test_each_case_of_a_table_is_a_benchmark():
+    """A case that was compared has the time of its rounds, any other one those of the processes that recorded it."""
+    record = runs.record(runs.GPT)
+    times = (600.0,) * record.repeats
+    kept = tuple(Case(f"op=add,n={number}", times, 8, 1, 0) for number in (1, 2))
+    record = replace(record, calls=(replace(record.calls[0], series={}, cases=kept),))
+    result = runs.result("unchanged", metrics=[runs.timed("case_time")], new=record)
+    told = CaseVerdict("op=add,n=1", "unchanged", 0.01, time_ns=500.0, rates={"flops_per_s": 2e9})
+    result = replace(result, judgement=replace(result.judgement, cases=(told,)))
+    first, second = to_benchmark_json(runs.run(result), PARAMETERS)["benchmarks"]
+
+    assert first["fullname"] == f"{runs.GPT}[op=add,n=1]"
+    assert first["name"] == "test_train_step[bf16][op=add,n=1]"
+    assert (first["param"], first["params"]["op"], first["params"]["dtype"]) == ("op=add,n=1", "add", "bf16")
+    assert first["extra_info"] == {"verdict": "unchanged", "flops_per_s": 2e9}
+    assert first["stats"]["data"] == pytest.approx([5e-7])
+    assert first["stats"]["iterations"] == 8 * record.plan.steps
+    assert second["extra_info"] == {}
+    assert second["stats"]["data"] == pytest.approx([6e-7] * record.repeats)
 
 
 @pytest.mark.long

@@ -1,10 +1,12 @@
 """A table of cases on the terminal and on the page: groups first, then the slowest cases, not sorted by name."""
 
+import random
 import re
 from dataclasses import replace
 
 import pytest
 
+from pytest_perfdl.machine.utilization import NO_RATES
 from pytest_perfdl.report import cases, html
 from pytest_perfdl.report.terminal import summary_lines
 from pytest_perfdl.results.run_file import of_data, to_json
@@ -60,18 +62,202 @@ def test_a_page_has_all_cases_with_the_slowest_first():
     assert "aten::to is new" in page
 
 
+def test_a_page_says_below_the_name_of_a_case_why_it_has_its_verdict():
+    (result,) = run_of(3).results
+    first, *others = result.judgement.cases
+    made = (replace(first, reason="as its group"), *others)
+    run = runs.run(replace(result, judgement=replace(result.judgement, cases=made)))
+    page = html.render(run, {}, to_json(run))
+    assert re.search(r'<code>op=add,n=0003</code>\s*<span class="why">as its group</span></th>', page)
+    assert 'data-label="Reason"' not in page
+
+
 @pytest.mark.long
 def test_a_thousand_cases_are_a_small_page():
-    """At most 3 MB: the charts' library and 300 rows; all cases are in its data."""
-    run = run_of(1000)
+    """At most 3 MB: the charts' library, rows, and a map of 25 x 40 cells; its data has all cases."""
+    draw = random.Random(1)
+
+    def figure(scale):
+        return float(f"{draw.uniform(1, 9) * scale:.5e}")
+
+    def rates():
+        return {name: figure(1e9) for name in cases.RATES}
+
+    made = tuple(
+        CaseVerdict(
+            f"op=aten_operator_{op:02},dtype=bfloat16,tokens={64 * tokens}",
+            "unchanged",
+            *(figure(0.01), (figure(-0.01), figure(0.02)), figure(1e5), figure(1e5), figure(0.01), 9),
+            *({"ops": 2, "kernels": 3}, {"ops": 1, "kernels": 2}, rates(), rates()),
+        )
+        for op in range(25)
+        for tokens in range(40)
+    )
+    (result,) = run_of(2).results
+    run = runs.run(replace(result, judgement=replace(result.judgement, cases=made)))
     page = html.render(run, {}, to_json(run)).encode()
-    without = html.render(run_of(2), {}, to_json(run_of(2))).encode()
     assert len(page) < 3_000_000
-    assert len(page) - len(without) < 1_000_000
+    assert len(re.findall(rb'<td class="number[^"]*" title=', page)) == 1000
+    assert len(re.findall(rb'data-label="Baseline FLOP/s"', page)) == 300 * 10 // 19
+
+
+def with_rates(run, **changes):
+    """The run with rates of its cases."""
+    (result,) = run.results
+    made = tuple(
+        replace(
+            case,
+            rates={"flops_per_s": 2e9, "roofline": 0.25},
+            base_rates={"flops_per_s": 4e9, "roofline": 0.5},
+            counts={"ops": 3, "kernels": 2},
+            base_counts={"ops": 1, "kernels": 2},
+            **changes,
+        )
+        for case in result.judgement.cases
+    )
+    return replace(run, results=(replace(result, judgement=replace(result.judgement, cases=made)),))
+
+
+def test_rates_of_both_sides_and_what_a_call_runs_are_on_the_page():
+    run = with_rates(run_of(3))
+    page = html.render(run, {}, to_json(run))
+    sheet = page[page.index('-case-list-table"') :]
+    row = re.sub(r"\s+", " ", sheet[sheet.index("<tbody>") : sheet.index("</tr>", sheet.index("<tbody>"))])
+    cells = dict(re.findall(r'data-label="([^"]*)"[^>]*>([^<]*)<', row))
+    assert cells["Baseline FLOP/s"] == "4.000 Gflop/s"
+    assert cells["FLOP/s"] == "2.000 Gflop/s"
+    assert (cells["Baseline Roofline"], cells["Roofline"]) == ("50.0%", "25.0%")
+    assert (cells["Baseline operators"], cells["Operators"], cells["Kernels"]) == ("1", "3", "2")
+    assert "Baseline kernels" not in cells, "both sides launch as many"
+    assert "Items/s" not in cells, "the test does not state them"
+
+
+def test_a_terminal_has_the_rates_of_the_current_code():
+    lines = lines_of(with_rates(run_of(3)), 1)
+    (title,) = [line for line in lines if "FLOP/s" in line]
+    assert "baseline FLOP/s" not in title
+    assert "roofline" in title
+    assert any(re.search(r"op=add,n=0003 .* 2\.000 Gflop/s +25\.0%", line) for line in lines)
+
+
+@pytest.mark.parametrize("width", [80, 90, 112, 140])
+def test_a_terminal_cuts_no_id_of_a_case(width):
+    """What differs is in the middle of ids, too."""
+    ids = [f"op=add,dtype={dtype},tokens=4096" for dtype in ("float32", "bfloat16")]
+    run = with_rates(of_cases(dict.fromkeys(ids, 0.1)))
+    lines = [line.text for line in summary_lines(run, 1, width)]
+    assert [re.match(r" +(op=[^ ]*)", line)[1] for line in lines if line.strip().startswith("op=")] == ids
+
+
+def test_why_the_roofline_is_unknown_is_said_once():
+    run = with_rates(run_of(3), no_roofline=NO_RATES)
+    said = "The roofline is unknown: peak rates of this machine are unknown, run perfdl constants to measure them"
+    assert sum(said in line for line in lines_of(run, 1)) == 1
+    assert f"{said} (3 cases)." in html.render(run, {}, to_json(run))
+    assert cases.unknown_rooflines(run_of(3).results[0].judgement) == ""
+
+
+def of_cases(effects, verdicts=None):
+    """A run with a table of these changes by id."""
+    one = runs.result("regressed")
+    made = tuple(
+        CaseVerdict(
+            case, (verdicts or {}).get(case, "unchanged"), effect, (0.0, 0.1), 1000.0, 1000.0 * (1 + (effect or 0))
+        )
+        for case, effect in effects.items()
+    )
+    return runs.run(replace(one, judgement=replace(one.judgement, cases=made)))
+
+
+def map_of(run):
+    return cases.heat_map(run.results[0].judgement)
+
+
+def test_a_heat_map_is_over_the_two_axes_with_the_most_values_in_their_order():
+    effects = {
+        f"op={op},dtype={dtype},n={n},all=1": 0.0
+        for op in ("add", "mul")
+        for dtype in ("float16", "bfloat16", "float32")
+        for n in (8, 64, 16, 128)
+    }
+    found = map_of(of_cases(effects))
+    assert (found.rows, found.columns) == ("n", "dtype")
+    assert [value for value, _ in found.lines] == ["8", "16", "64", "128"], "as numbers"
+    assert found.titles == ("bfloat16", "float16", "float32")
+    shapes = map_of(
+        of_cases({f"op={op},shape={shape}": 0.0 for op in "ab" for shape in ("64x8", "8x64", "128x1", "x")})
+    )
+    assert [value for value, _ in shapes.lines] == ["8x64", "64x8", "128x1", "x"]
+
+
+def test_a_cell_of_the_heat_map_is_typical_of_its_cases_and_marked_if_one_of_them_got_slower():
+    effects = {
+        "op=add,n=1,m=0": 0.04,
+        "op=add,n=1,m=1": 2.0,
+        "op=mul,n=1,m=0": -0.06,
+        "op=neg,n=2,m=0": 0.0,
+        "op=add,n=3,m=0": None,
+        "op=add,n=4,m=1": 0.3,
+        "no axes": 0.9,
+    }
+    found = map_of(of_cases(effects, {"op=add,n=1,m=1": "regressed"}))
+    assert (found.rows, found.columns, found.titles) == ("n", "op", ("add", "mul", "neg"))
+    texts = [(value, [cell and (cell.text, cell.shade) for cell in cells]) for value, cells in found.lines]
+    # By hand: the median of 4 and 200 % is 102 %. n=3 was not compared.
+    assert texts == [
+        ("1", [("▲ +102%", 5), ("-6.0%", -3), None]),
+        ("2", [None, None, ("+0.0%", 0)]),
+        ("4", [("+30.0%", 5), None, None]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "effect, shade",
+    [(0.0, 0), (0.0099, 0), (0.01, 1), (0.02, 2), (0.05, 3), (0.1, 4), (0.2, 5), (9.0, 5), (-0.01, -1), (-0.3, -5)],
+)
+def test_shades_of_the_heat_map_have_fixed_bounds(effect, shade):
+    found = map_of(of_cases({"op=a,n=1": effect, "op=a,n=2": 0.0, "op=b,n=1": 0.0}))
+    assert (found.rows, found.columns) == ("n", "op")
+    assert found.lines[0][1][0].shade == shade
+    assert found.lines[1][1][1] is None
+
+
+def test_axes_with_one_value_or_too_many_make_no_heat_map():
+    many = cases.MOST_VALUES + 1
+    assert map_of(of_cases({f"op=add,n={n}": 0.0 for n in range(5)})) is None
+    assert map_of(of_cases({f"op={n % 2},n={n}": 0.0 for n in range(many)})) is None
+    whole = map_of(of_cases({f"op={n % 2},n={n}": 0.0 for n in range(many - 1)}))
+    assert (len(whole.lines), whole.titles) == (cases.MOST_VALUES, ("0", "1"))
+    assert map_of(of_cases({"first": 0.1, "second": 0.2})) is None
+
+
+def test_the_heat_map_says_in_numbers_what_it_shows_in_colors():
+    effects = {
+        "op=a,n=1,k=1": 0.5,
+        "op=a,n=1,k=2": 0.01,
+        "op=b,n=1,k=1": -0.12,
+        "op=b,n=2,k=1": 0.0,
+        "op=c,n=3,k=1": 0.0,
+    }
+    run = of_cases(effects, {"op=a,n=1,k=1": "regressed"})
+    page = html.render(run, {}, to_json(run))
+    section = page[page.index("-case-heat") :].partition("</section>")[0]
+    cells = re.findall(r'<td class="number ?(\S*)" title="([^"]*)">([^<]*)</td>', section)
+    # By hand: the median of 50 and 1 % is 25.5 %.
+    assert cells == [
+        ("slower-5", "2 cases, largest change +50.0%, 1 regressed", "▲ +25.5%"),
+        ("faster-4", "1.000 µs -&gt; 880 ns", "-12.0%"),
+        ("", "1.000 -&gt; 1.000 µs", "+0.0%"),
+        ("", "1.000 -&gt; 1.000 µs", "+0.0%"),
+    ]
+    assert re.findall(r'<th scope="row">([^<]*)</th>', section) == ["1", "2", "3"]
+    assert re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', section) == ["n / op", "a", "b", "c"]
+    assert "<caption" in section
+    assert "▲ marks cells with a regressed case" in section
 
 
 def test_run_files_hold_cases_and_groups(tmp_path):
-    run = run_of(3)
+    run = with_rates(run_of(3), no_roofline=NO_RATES)
     (read,) = of_data(to_json(run), tmp_path / "run.json").results
     (written,) = run.results
     assert read.judgement.cases == written.judgement.cases

@@ -10,8 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_perfdl.model.metrics import METRICS
-from pytest_perfdl.report.exports import COLUMNS, to_csv
+from pytest_perfdl.report.exports import COLUMNS, properties, to_csv, to_parquet
 from pytest_perfdl.results.numbers import base_unit, numbers, safe_name, with_unit
+from pytest_perfdl.results.verdict import CaseVerdict
 from unit.report import runs
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
@@ -140,6 +141,7 @@ def test_a_row_for_each_test_and_metric():
         "commit": "77aa01c8e2f1" + "0" * 28,
         "date": "2026-05-09T14:03:11Z",
         "waiver": "",
+        **dict.fromkeys(("items_per_s", "flops_per_s", "bytes_per_s", "roofline"), ""),
     }
     assert [found[1][name] for name in ("change_ci95_low", "limit", "evidence", "rounds")] == [""] * 4
     assert (found[2]["verdict"], found[2]["test_verdict"]) == ("", "unmeasured")
@@ -156,3 +158,57 @@ def test_no_cell_is_a_formula_or_breaks_a_line():
 def test_numbers_that_csv_cannot_hold_are_empty():
     (row,) = rows(one(replace(runs.timed(), effect=float("nan"), base=None, ci95=None)))
     assert [row[name] for name in ("baseline", "change", "change_ci95_low")] == [""] * 3
+
+
+def table():
+    """A test with a table, of which one case is a metric, too."""
+    summary = runs.timed("case_time", limit="5%", verdict=None)
+    worst = runs.timed("case op=add,n=1", base=1000.0, new=1300.0)
+    slow, same, new = (
+        CaseVerdict("op=add,n=1", "regressed", 0.3, (0.2, 0.4), 1001.0, 1302.0, rounds=9, rates={"flops_per_s": 2e9}),
+        CaseVerdict("op=add,n=2", "unchanged", 0.01, (-0.02, 0.03), 1000.0, 1010.0, rounds=3, rates={"roofline": 0.5}),
+        CaseVerdict("op=add,n=3", "new", time_ns=500.0),
+    )
+    result = runs.result("regressed", metrics=[summary, worst])
+    return replace(result, judgement=replace(result.judgement, cases=(slow, same, new)))
+
+
+def test_every_case_of_a_table_has_one_row():
+    run = runs.run(table())
+    found = {row["metric"]: row for row in rows(run)}
+    assert list(found) == ["case_time", "case op=add,n=1", "case op=add,n=2", "case op=add,n=3"]
+    assert len(rows(run)) == 4
+    assert found["case op=add,n=1"]["current"] == "1300", "as the metric of the test has it"
+    same = found["case op=add,n=2"]
+    shown = (
+        "baseline",
+        "current",
+        "unit",
+        "change",
+        "change_ci95_low",
+        "change_ci95_high",
+        "limit",
+        "verdict",
+        "rounds",
+    )
+    assert [same[name] for name in shown] == ["1000", "1010", "ns", "0.01", "-0.02", "0.03", "5%", "unchanged", "3"]
+    assert [found["case op=add,n=1"]["flops_per_s"], same["roofline"], same["flops_per_s"]] == ["2000000000", "0.5", ""]
+    new = found["case op=add,n=3"]
+    assert [new[name] for name in ("baseline", "current", "verdict", "evidence")] == ["", "500", "new", ""]
+
+
+def test_parquet_has_the_rows_of_csv():
+    parquet = pytest.importorskip("pyarrow.parquet")
+    read = parquet.read_table(io.BytesIO(to_parquet(runs.run(table())))).to_pylist()
+    assert [row["metric"] for row in read] == [row["metric"] for row in rows(runs.run(table()))]
+    assert [row["roofline"] for row in read] == [None, None, 0.5, None]
+
+
+def test_junit_properties_have_every_case():
+    result = table()
+    found = dict(properties(result, runs.run(result)))
+    assert found["perf.case op=add,n=1.change_ratio"] == pytest.approx(0.3)
+    assert found["perf.case op=add,n=2.verdict"] == "unchanged"
+    assert found["perf.case op=add,n=2.current_seconds"] == pytest.approx(1.01e-6)
+    assert found["perf.case op=add,n=3.current_seconds"] == pytest.approx(5e-7)
+    assert "perf.case op=add,n=3.change_ratio" not in found

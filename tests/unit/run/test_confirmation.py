@@ -157,6 +157,18 @@ def test_a_clock_that_is_reduced_on_both_sides_leaves_nothing_to_judge(monkeypat
     )
 
 
+def test_memory_errors_and_the_temperature_of_a_throttled_side_are_named(monkeypatch):
+    warm, hot = replace(IDLE, celsius=60, watts=250.0), replace(HOT, celsius=88, watts=349.6, memory_errors=1)
+    measuring = Disturbed(lambda _: DeviceUses(warm, hot))
+    judged = confirmed(monkeypatch, measuring, verdict="unchanged")
+    said = {each.code: each.message for each in judged.integrity}
+    assert said["memory-errors"].startswith(f"ECC found {len(measuring.numbers)} memory errors of the GPU in paired")
+    assert said["throttled-side"].endswith(
+        "0% of the time of the baseline code and 50% of that of the current code (GPU at up to 60 °C, 250 W with the "
+        "baseline code and 88 °C, 350 W with the current code): times of the current code include that"
+    )
+
+
 @pytest.mark.parametrize("side", ["baseline", "current"])
 def test_a_clock_that_is_reduced_on_one_side_is_named(monkeypatch, side):
     uses = DeviceUses(HOT, IDLE) if side == "baseline" else DeviceUses(IDLE, HOT)

@@ -78,7 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
         _offer_benchmark(config, settings.benchmarks(config))
         return
     config.stash[SETTINGS] = found = settings.resolve(config)
-    if found.benchmarks != "false" and (found.enabled or not config.pluginmanager.has_plugin(BENCHMARK)):
+    # Where tests are not measured, pytest-benchmark's own fixture stays, if it has registered its options.
+    if found.benchmarks != "false" and (found.enabled or not hasattr(config.option, "benchmark_skip")):
         _offer_benchmark(config, found.benchmarks)
     settings.refuse_mode_as_path(config)
     if found.enabled and not config.option.collectonly:

@@ -243,9 +243,11 @@ def benchmarks(config: pytest.Config) -> Benchmarks:
     pytest.UsageError
     """
     text = str(read_ini(config, "perf_benchmarks") or "false").strip()
-    if text not in ("false", "true", "marked"):
-        raise pytest.UsageError(f"ini perf_benchmarks = {text!r}: expected one of false, true, marked")
-    return "true" if text == "false" and option_value(config, "--perf-benchmarks") else text
+    modes: tuple[Benchmarks, ...] = ("false", "true", "marked")
+    if text not in modes:
+        raise pytest.UsageError(f"ini perf_benchmarks = {text!r}: expected one of {', '.join(modes)}")
+    given = modes[modes.index(text)]
+    return "true" if given == "false" and option_value(config, "--perf-benchmarks") else given
 
 
 def leaves_benchmarks_out(config: pytest.Config) -> bool:

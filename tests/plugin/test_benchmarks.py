@@ -3,13 +3,15 @@
 import json
 
 import pytest
-from plugin.project import NOT_JUDGED
+from plugin.project import NOT_JUDGED, SHORT
 
+THEIRS = "pytest_benchmark.plugin"
 SUITE = """
     import time
     from functools import partial
 
     import pytest
+    import torch
 
 
     class Runs(list):
@@ -117,6 +119,11 @@ SUITE = """
 
     def test_through_a_fixture(slept):
         slept(1e-5)
+
+
+    def test_torch(benchmark):
+        x = torch.ones(8, 8)
+        assert benchmark(torch.mm, x, x).sum() == 512
 """
 ERRORS = ("test_pedantic_both", "test_pedantic_invalid")
 """Tests in which nothing is measured."""
@@ -128,7 +135,7 @@ def of_run(project):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("plugins", [(), ("pytest_benchmark.plugin",)], ids=["alone", "beside"])
+@pytest.mark.parametrize("plugins", [(), (THEIRS,)], ids=["alone", "beside"])
 def test_a_suite_of_pytest_benchmark_is_measured(project, plugins):
     project.write("test_suite.py", SUITE)
     ran = project.run(
@@ -141,8 +148,8 @@ def test_a_suite_of_pytest_benchmark_is_measured(project, plugins):
     timed = set(found["test_pedantic[given1-11]"]["metrics"])
     assert {"step_time", "block_time"} <= timed
     assert not {"ops", "flops", "allocations", "peak_memory"} & timed
-    assert "peak_memory" in found["test_call"]["metrics"]
-    assert ran.summary() == ""
+    assert found["test_torch"]["metrics"]["flops"]["new"] == 1024
+    assert ran.summary() == "6 failed, 15 passed"
 
 
 CONFTEST = """
@@ -160,7 +167,7 @@ FOREIGN = """
 
     @pytest.fixture
     def benchmark():
-        return sorted
+        return lambda function, *args: function(*args)
 """
 PAIR = """
     import pytest
@@ -181,20 +188,21 @@ PAIR = """
 
 
 @pytest.fixture
-def collected(inner):
-    def run(*args, conftest="", ini=""):
-        inner.makepyfile(test_pair=PAIR)
-        inner.makeconftest(conftest)
-        inner.makeini(f"[pytest]\n{ini}")
-        ran = inner.runpytest("--perf", "--perf-isolate=none", "--perf-steps=4", "--perf-warmup=2", *args)
-        text = str(ran.stdout)
-        return ran, {
-            name for name in ("test_fixture", "test_marker", "test_plain") if f"test_pair.py::{name}\n" in text
-        }
+def measured_of(project):
+    """Measures `PAIR` in pytest's own process; returns the run, and the names of the tests that were measured."""
+
+    def run(*args, plugins=(), conftest="", ini=""):
+        for name, text in {"test_pair.py": PAIR, "conftest.py": conftest}.items():
+            project.write(name, text)
+        project.write("pytest.ini", f"[pytest]\n{ini}\nmarkers = benchmark: theirs")
+        ran = project.run("--perf", "--perf-isolate=none", *SHORT, *args, plugins=plugins)
+        names = {line.partition("::")[2] for line in ran.lines if line.startswith("test_pair.py::")}
+        return ran, names
 
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("args", "conftest", "ini", "measured"),
     [
@@ -202,37 +210,41 @@ def collected(inner):
         ([], "", "perf_benchmarks = true", {"test_fixture"}),
         ([], "", "perf_benchmarks = marked", {"test_fixture", "test_marker"}),
         (["--perf-benchmarks"], CONFTEST, "", {"test_fixture"}),
-        (["-p", "pytest_benchmark.plugin", "--perf-benchmarks"], "", "", {"test_fixture"}),
-        (["-p", "pytest_benchmark.plugin", "--perf-benchmarks"], CONFTEST, "", {"test_fixture"}),
-        (["-p", "pytest_benchmark.plugin", "--perf-benchmarks", "--benchmark-only"], "", "", {"test_fixture"}),
+        (["--benchmark-only", "--perf-benchmarks"], CONFTEST, "", {"test_fixture"}),
     ],
 )
-def test_which_tests_are_measured(collected, args, conftest, ini, measured):
-    ran, found = collected(*args, conftest=conftest, ini=f"{ini}\nmarkers = benchmark: theirs")
-    assert ran.ret == 0
+def test_which_tests_are_measured(measured_of, args, conftest, ini, measured):
+    plugins = [THEIRS] if "--benchmark-only" in args else []
+    ran, found = measured_of(*args, plugins=plugins, conftest=conftest, ini=ini)
+    assert ran.code == 0
     assert found == measured
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("args", "conftest"),
     [
-        (["-p", "pytest_benchmark.plugin"], ""),
-        (["-p", "pytest_benchmark.plugin", "--perf-benchmarks", "--benchmark-disable"], ""),
-        (["-p", "pytest_benchmark.plugin", "--perf-benchmarks", "--benchmark-skip"], ""),
+        ([], ""),
+        (["--perf-benchmarks", "--benchmark-disable"], ""),
+        (["--perf-benchmarks", "--benchmark-skip"], ""),
         (["--perf-benchmarks"], FOREIGN),
     ],
 )
-def test_which_tests_are_left_alone(collected, args, conftest):
-    ran, found = collected(*args, conftest=conftest, ini="markers = benchmark: theirs")
-    assert ran.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+def test_which_tests_are_left_alone(measured_of, args, conftest):
+    ran, found = measured_of(*args, plugins=[] if conftest else [THEIRS], conftest=conftest)
+    assert ran.code == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "perf: no perf test was selected, so nothing was measured" in ran.output
     assert found == set()
 
 
-def test_without_perf_pytest_benchmark_measures_as_before(inner):
-    inner.makepyfile(test_pair=PAIR)
-    ran = inner.runpytest("-p", "pytest_benchmark.plugin", "-o", "perf_benchmarks=true", "--benchmark-min-rounds=1")
-    ran.assert_outcomes(passed=3)
-    ran.stdout.fnmatch_lines(["*benchmark: 1 tests*"])
+@pytest.mark.long
+def test_without_perf_pytest_benchmark_measures_as_before(project):
+    project.write("test_pair.py", PAIR)
+    project.write("pytest.ini", "[pytest]\nperf_benchmarks = true")
+    ran = project.run("--benchmark-min-rounds=1", "--benchmark-max-time=0.001", plugins=[THEIRS])
+    assert ran.summary() == "3 passed"
+    assert "benchmark: 1 tests" in ran.output
+    assert "perf: " not in ran.output
 
 
 def test_without_perf_and_pytest_benchmark_functions_run_once(inner):
@@ -248,22 +260,25 @@ def test_without_perf_and_pytest_benchmark_functions_run_once(inner):
     inner.runpytest().assert_outcomes(errors=1)
 
 
-def test_options_without_effect_are_named_once(collected):
-    ran, _ = collected(
-        "-p", "pytest_benchmark.plugin", "--perf-benchmarks", "--benchmark-min-rounds=7", "--benchmark-autosave"
-    )
-    (line,) = [each for each in ran.outlines if "--benchmark-" in each]
+@pytest.mark.long
+def test_options_without_effect_are_named_once(measured_of):
+    options = ("--benchmark-min-rounds=7", "--benchmark-autosave")
+    ran, _ = measured_of("--perf-benchmarks", *options, plugins=[THEIRS])
+    (line,) = [each for each in ran.lines if "--benchmark-" in each]
     assert line == "perf: not used with perf_benchmarks: --benchmark-autosave, --benchmark-min-rounds"
 
 
-def test_an_invalid_mode_is_refused(collected):
-    ran, _ = collected(ini="perf_benchmarks = some")
+def test_an_invalid_mode_is_refused(inner):
+    inner.makeini("[pytest]\nperf_benchmarks = some")
+    ran = inner.runpytest("--perf")
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
     assert "ini perf_benchmarks = 'some': expected one of false, true, marked" in str(ran.stderr)
 
 
-def test_an_unknown_keyword_of_the_marker_is_that_tests_error(inner):
-    inner.makepyfile(
+@pytest.mark.long
+def test_an_unknown_keyword_of_the_marker_is_that_tests_error(project):
+    project.write(
+        "test_marks.py",
         """
         import pytest
 
@@ -275,8 +290,8 @@ def test_an_unknown_keyword_of_the_marker_is_that_tests_error(inner):
 
         def test_other(benchmark):
             benchmark(len, "a")
-        """
+        """,
     )
-    ran = inner.runpytest("--perf", "--perf-benchmarks", "--perf-isolate=none", "--perf-steps=4", "--perf-warmup=2")
-    ran.assert_outcomes(passed=1, errors=1)
-    ran.stdout.fnmatch_lines(["E*benchmark mark can't have 'rounds' keyword argument."])
+    ran = project.run("--perf", "--perf-benchmarks", "--perf-isolate=none", *SHORT)
+    assert ran.summary() == "1 passed, 1 error"
+    assert "ValueError: benchmark mark can't have 'rounds' keyword argument." in ran.output

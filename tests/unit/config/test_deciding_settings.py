@@ -33,7 +33,7 @@ OTHERS = {
 REST = frozenset(
     {
         *("enabled", "note", "markers", "report", "json", "traces", "github", "shard", "require", "timeout"),
-        *("benchmark_json", "cases"),
+        *("benchmark_json", "benchmarks", "cases"),
         *("calibrate", "memory", "device_lock", "skip_same", "verbosity", "clashes"),
         # What run files tell otherwise: the folder, the commit of the other side; its setup is the commit's.
         *("folder", "against", "against_python", "against_setup"),

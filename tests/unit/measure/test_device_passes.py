@@ -246,6 +246,7 @@ def test_a_breakdown_of_memory_says_which_devices_it_leaves_out(simulate, cards,
     assert tuple(note for note in found.account.notes if "breakdown" in note) == said
 
 
+@pytest.mark.long
 def test_steps_for_the_exemplar_are_others_than_those_that_the_allocator_counts(simulate, tmp_path):
     simulate(clock=stand_in_gpu.HostClock())
 

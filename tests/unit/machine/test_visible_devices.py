@@ -64,3 +64,11 @@ def test_runs_on_different_gpus_share_the_host_and_others_do_not(tmp_path):
     assert [(lock.name, lock.shared) for lock in wanted_locks({"CUDA_VISIBLE_DEVICES": ""}, tmp_path)] == [
         ("host", False)
     ]
+
+
+def test_a_gpu_that_the_driver_does_not_describe_is_one_all_the_same(tmp_path):
+    root = machine(tmp_path)
+    described = root / "proc/driver/nvidia/gpus" / BUSES[1] / "information"
+    described.unlink()
+    described.mkdir()
+    assert visible_gpus({}, root) == BUSES

@@ -1,5 +1,7 @@
 """The timed and the counted pass on the stand-in, whose times are known exactly."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from stand_in import stand_in_gpu
@@ -245,6 +247,24 @@ def test_a_breakdown_of_memory_says_which_devices_it_leaves_out(simulate, cards,
 
 
 @pytest.mark.long
+def test_steps_for_the_exemplar_are_others_than_those_that_the_allocator_counts(simulate, tmp_path):
+    simulate(clock=stand_in_gpu.HostClock())
+
+    def step():
+        torch.empty(2**20, dtype=torch.uint8, device="cuda")
+
+    profiling = Conversation(Profile(2, 1, str(tmp_path), exemplar=True))
+    for _ in program.Program(profiling).steps():
+        step()
+    counting = Conversation(Count(2, str(tmp_path), flops=False, exemplar=profiling.answers[0].exemplar))
+    steps = len([step() for _ in program.Program(counting).steps()])
+    # Two windows under the profiler, and one that the allocator counts.
+    assert steps == 6
+    assert counting.answers[0].counts["peak_memory"] == 2**20
+    assert counting.answers[0].findings == ()
+
+
+@pytest.mark.long
 def test_growth_is_what_every_period_keeps(simulate, tmp_path):
     simulate()
     kept = []
@@ -344,3 +364,17 @@ def test_a_part_of_a_device_is_another_machine(simulate, size):
     assert key.slug.startswith(f"stand-in-gpu-{size}sm-x1-")
     assert (key.parts["multiprocessors"], key.parts["memory_gib"]) == (size, round(size / 8))
     assert context["device"] == "cuda"
+
+
+def test_a_device_whose_size_is_unknown_is_named_alone(monkeypatch):
+    metal = SimpleNamespace(properties=lambda: device.Properties("Apple M4", 1, None, None, None))
+    monkeypatch.setattr(device, "current", lambda: metal)
+    assert environment._accelerators() == {"accelerator": "Apple M4", "accelerators": 1}
+
+
+def test_element_types_that_a_device_does_not_multiply_have_no_rate(monkeypatch):
+    def product(name, dtype, side, device):
+        raise RuntimeError('"addmm_impl_cpu_" not implemented')
+
+    monkeypatch.setattr(calibration, "_product", product)
+    assert list(calibration._products("cuda")) == []

@@ -36,10 +36,11 @@ _HARMLESS_FINDERS = ("_SixMetaPathImporter", "MetadataPathFinder", "VendorImport
 """Finders that libraries in wide use put there for what they make up themselves, or for metadata alone."""
 
 
-def third_party(name: str, module: object, names: Collection[str]) -> str:
+def third_party(name: str, module: object, names: Collection[str], *, rewritten: bool = False) -> str:
     """File of a loaded module that is installed and neither the repository's nor pytest's; empty for all others.
 
-    What pytest rewrites (its plugins, and what they register) is none: imported earlier it would stay as it is.
+    What pytest rewrites (the packages of its plugins, and what they register) is none, unless it is asked for: imported
+    earlier it would stay as it is.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ def third_party(name: str, module: object, names: Collection[str]) -> str:
     top = name.partition(".")[0]
     if not isinstance(file, str) or top in names or top in NOT_THE_TESTS or getattr(module, "__name__", "") != name:
         return ""
-    return file if is_installed(file) and not _rewritten(module) else ""
+    return file if is_installed(file) and (rewritten or not _rewritten(module)) else ""
 
 
 def is_installed(file: str) -> bool:
@@ -210,19 +211,27 @@ class Watch(MetaPathFinder):
             Modules, each with a file of the side that was opened while the module was loaded.
         """
         left_out = {getattr(plugin, "__name__", "") for plugin in plugins if isinstance(plugin, ModuleType)}
-        loaded = tuple(
-            (name, file)
+        loaded = {
+            name: file
             for name, module in sorted(sys.modules.items(), key=self._place)
-            if name not in self._modules and name not in left_out and (file := self._third_party(name, module))
+            if name not in self._modules
+            and name not in left_out
+            and (file := third_party(name, module, self._names, rewritten=True))
+        }
+        # What the test imports may import a plugin's package by the way (httpx: anyio). Its assertions are then not
+        # rewritten in forked processes, of either side: nothing else differs.
+        modules = tuple(
+            (name, file)
+            for name, file in loaded.items()
+            if name not in self._besides and self._third_party(name, sys.modules[name])
         )
-        modules = tuple((name, file) for name, file in loaded if name not in self._besides)
         known = {name for name, _ in modules}
         changed = {each for name, names in self._at.items() if name in known for each in names}
         changed |= {each for name, names in self._by.items() if name not in known for each in names}
         return Shown(
             modules=modules,
             besides=(
-                *((name, file) for name, file in loaded if name in self._besides),
+                *((name, file) for name, file in loaded.items() if name not in known),
                 *((name, file) for name, module in self._hidden.items() if (file := self._third_party(name, module))),
             ),
             late=self._first_call is not None and sum(self._place(each) >= self._early for each in modules) > _FEW,

@@ -54,6 +54,25 @@ def test_an_installed_copy_of_the_repository_s_code_is_no_third_party(load):
     assert watch.shown().modules == ()
 
 
+def test_what_pytest_rewrites_may_be_loaded_by_the_way(load):
+    files = {name: load(name, text) for name, text in (("user_lib", "import plugin_lib"), ("plugin_lib", "x = 1"))}
+    pytest.register_assert_rewrite("plugin_lib")
+    watch = Watch(())
+    import user_lib
+
+    shown = watch.shown()
+    assert "rewrite" in type(user_lib.plugin_lib.__loader__).__module__
+    assert shown.modules == (("user_lib", files["user_lib"]),)
+    assert ("plugin_lib", files["plugin_lib"]) in shown.besides
+    for allowed, problem in (
+        (shown.besides, ""),
+        ((), "importing the test's modules loads plugin_lib, which a normal"),
+    ):
+        for name in ("user_lib", "plugin_lib"):
+            sys.modules.pop(name, None)
+        assert _load(LoadModules(shown.modules, allowed, ()), {}).partition(" run of")[0] == problem
+
+
 def test_what_only_measuring_loads_is_told_apart(load):
     load("first_lib"), load("counter_lib")
     watch = Watch(())
@@ -83,7 +102,8 @@ def test_a_variable_that_changed_before_a_third_party_import_is_named(load, monk
     assert watch.shown().environment == (), "nothing third-party was imported since"
     import second_lib  # noqa: F401
 
-    monkeypatch.delenv("PERFDL_TEST_LATE")
+    # Not by monkeypatch, which would bring it back at the end.
+    del os.environ["PERFDL_TEST_LATE"]
     assert watch.shown().environment == ("PERFDL_TEST_LATE", "PERFDL_TEST_VARIABLE")
 
 
@@ -152,7 +172,7 @@ def forked(load, monkeypatch):
     def fork(*names):
         for name in set(sys.modules) - before:
             del sys.modules[name]
-        monkeypatch.delenv("PERFDL_TEST_SET", raising=False)
+        os.environ.pop("PERFDL_TEST_SET", None)
         sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, Watch)]
         groups = {}
         assert _load(LoadModules(tuple((name, load.files[name]) for name in names), None, ()), groups) == ""
@@ -160,6 +180,7 @@ def forked(load, monkeypatch):
 
     yield fork
     gc.unfreeze()
+    os.environ.pop("PERFDL_TEST_SET", None)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,7 @@ def test_a_suite_of_pytest_benchmark_is_measured(project, plugins):
     timed = set(found["test_pedantic[given1-11]"]["metrics"])
     assert {"step_time", "block_time"} <= timed
     assert not {"ops", "flops", "allocations", "peak_memory"} & timed
+    assert "no call is left to be profiled" in json.dumps(found["test_pedantic[given1-11]"])
     assert found["test_torch"]["metrics"]["flops"]["new"] == 1024
     assert ran.summary() == "6 failed, 15 passed"
 

@@ -125,7 +125,8 @@ def _loaded(names: set[str]) -> Iterator[tuple[str, str]]:
     """Those of some modules that are files and belong neither to Python nor to pytest."""
     library = tuple(f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "platstdlib"))
     for name in sorted(names):
-        module, top = sys.modules[name], name.partition(".")[0]
+        # What is imported later may remove modules: setuptools does with packages of its own copies.
+        module, top = sys.modules.get(name), name.partition(".")[0]
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not Path(file).is_absolute() or getattr(module, "__name__", "") != name:
             continue

@@ -215,6 +215,12 @@ def test_a_forked_process_that_cannot_be_watched_is_none(forked, monkeypatch):
     ours.close()
 
 
+def test_a_parent_loads_modules_of_which_a_later_one_removes_some(library):
+    modules = library(gone_lib="", first_lib="import gone_lib", last_lib="import sys; del sys.modules['gone_lib']")
+    with parent_of(modules[1:], modules[:1]) as parent:
+        assert parent.alive
+
+
 @pytest.fixture
 def shelf():
     made = Forks()

@@ -456,8 +456,8 @@ def one_repeat(
             "benchmark.pedantic says how often its target runs, so that no call is left to be profiled or counted: "
             "only times are compared, and no cause is named"
         )
-        timed = replace(side.timed, findings=(*side.timed.findings, Finding("note", "not-profiled", said)))
-        return CallResult(info, side.settled, timed, NOT_PROFILED, Counted({}, ()), side.compiled)
+        only_times = replace(side.timed, findings=(*side.timed.findings, Finding("note", "not-profiled", said)))
+        return CallResult(info, side.settled, only_times, NOT_PROFILED, Counted({}, ()), side.compiled)
     pace, period = Pace(seconds), info.period
     wanted = full(plan, period, BLOCKS)
     number = yield from _loops(info, loops)

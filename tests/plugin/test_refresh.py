@@ -65,7 +65,7 @@ def test_baselines_follow_the_project_and_no_slowdown(project):
     git(project, "config", "user.name", "Author")
     project.write(".gitignore", "reports/\nperf-report/\n__pycache__/\n")
     project.write("test_speed.py", TEST)
-    project.write("net.py", MODEL.format(sleep=0.008))
+    project.write("net.py", MODEL.format(sleep=0.024))
     recorded = project.run("--perf-update", *SHORT, "--perf-repeats=2", "--perf-note=the first one")
     assert recorded.code == 0, recorded.output
     commit(project)
@@ -74,7 +74,7 @@ def test_baselines_follow_the_project_and_no_slowdown(project):
     assert first["note"] == "the first one"
 
     # An improvement.
-    commit(project, sleep=0.003)
+    commit(project, sleep=0.009)
     finished, test = night(project, "1")
     assert test["verdict"] == "improved", finished.output
     assert [each["why"] for each in refresh(project, "1")["unchanged"]] == [
@@ -87,7 +87,7 @@ def test_baselines_follow_the_project_and_no_slowdown(project):
     commit(project)
 
     # A slowdown, which is accepted.
-    commit(project, sleep=0.009)
+    commit(project, sleep=0.027)
     finished, test = night(project, "3")
     assert test["verdict"] in ("regressed", "suspect"), finished.output
     found = refresh(project, "1", "2", "3")

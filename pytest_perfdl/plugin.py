@@ -79,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     config.stash[SETTINGS] = found = settings.resolve(config)
     # Where tests are not measured, pytest-benchmark's own fixture stays, if it has registered its options.
-    if found.benchmarks != "false" and (found.enabled or not hasattr(config.option, "benchmark_skip")):
+    if found.enabled or not hasattr(config.option, "benchmark_skip"):
         _offer_benchmark(config, found.benchmarks)
     settings.refuse_mode_as_path(config)
     if found.enabled and not config.option.collectonly:
@@ -90,7 +90,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     found = config.stash.get(SETTINGS, None)
     if found is None or not found.enabled:
         return None
-    return "\n".join(filter(None, (settings.header(found, config.rootpath), settings.unused_benchmark_options(config))))
+    unused = "" if found.benchmarks == "false" else settings.unused_benchmark_options(config)
+    return "\n".join(filter(None, (settings.header(found, config.rootpath), unused)))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

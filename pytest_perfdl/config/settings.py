@@ -259,8 +259,6 @@ def leaves_benchmarks_out(config: pytest.Config) -> bool:
 
 def unused_benchmark_options(config: pytest.Config) -> str:
     """A line about given options of pytest-benchmark that are of no effect with ours; empty if there is none."""
-    if benchmarks(config) == "false":
-        return ""
     unused = sorted(
         flag
         for flag, action in pytest_internals.option_actions(config).items()

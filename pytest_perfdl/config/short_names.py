@@ -192,12 +192,18 @@ def _identities(marks: Any) -> list[int]:
 
 def uses_fixture(item: pytest.Item) -> bool:
     """Whether an item uses this plugin's fixture, under any of its names."""
-    names = getattr(item, "fixturenames", ())
-    return any(name in names and _resolves_to_ours(item, name) for name in (SHORT, LONG, BENCHMARK))
+    return any(_uses_ours(item, name) for name in (SHORT, LONG, BENCHMARK))
 
 
-def _resolves_to_ours(item: Any, name: str) -> bool:
-    """Whether the fixture with that name is this plugin's, or overrides and uses it."""
+def uses_benchmark(item: pytest.Item) -> bool:
+    """Whether an item uses a fixture `benchmark` that is this plugin's."""
+    return _uses_ours(item, BENCHMARK)
+
+
+def _uses_ours(item: Any, name: str) -> bool:
+    """Whether an item uses the fixture with that name, and it is this plugin's, or overrides and uses it."""
+    if name not in getattr(item, "fixturenames", ()):
+        return False
     for function, arguments in pytest_internals.fixture_functions(item, name):
         if function.__module__ == _FIXTURES_FROM:
             return True

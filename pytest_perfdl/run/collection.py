@@ -14,7 +14,7 @@ import pytest
 
 from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions, check_axes, is_perf_test, ranks_of
 from pytest_perfdl.config.settings import Settings
-from pytest_perfdl.config.short_names import BENCHMARK, marks, uses_fixture
+from pytest_perfdl.config.short_names import BENCHMARK, marks, uses_benchmark, uses_fixture
 from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit_option
@@ -172,7 +172,7 @@ def _perf_test(
     check_axes(item, settings.markers)
     options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
-    usual: LoopCount = "auto" if BENCHMARK in getattr(item, "fixturenames", ()) and not is_bare(item) else 1
+    usual: LoopCount = "auto" if uses_benchmark(item) else 1
     loops = Loops(settings.loops or usual) if options.loops is None else Loops(options.loops, by_marker=True)
     limits = replace(own.over(merged), waivers=waivers)
     plan = options.plan(settings, _ranks(item, options, settings))

@@ -239,6 +239,14 @@ def test_which_tests_are_left_alone(measured_of, args, conftest):
 
 
 @pytest.mark.long
+def test_a_foreign_benchmark_beside_perf_has_no_say_in_how_often_a_step_is_called(project):
+    body = "    calls = []\n    perf(lambda: calls.append(1))\n    assert len(calls) < 200, len(calls)\n"
+    project.write("conftest.py", FOREIGN)
+    project.write("test_both.py", f"def test_both(perf, benchmark):\n{body}")
+    assert project.run("--perf", "--perf-isolate=none", *SHORT).summary() == "1 passed"
+
+
+@pytest.mark.long
 def test_without_perf_pytest_benchmark_measures_as_before(project):
     project.write("test_pair.py", PAIR)
     project.write("pytest.ini", "[pytest]\nperf_benchmarks = true")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_perfdl.fixture.calling import check_result
-from pytest_perfdl.measure.cases import CaseProgram
+from pytest_perfdl.measure.cases import TableProgram
 from pytest_perfdl.measure.commands import DescribeCases, OpenCase, TimeCase
 from pytest_perfdl.measure.global_state import GlobalState
 from pytest_perfdl.model.failures import PerfError
@@ -21,7 +21,7 @@ from unit.measure.answers import Conversation
 def run(open_case, *commands, work_of=lambda _: None):
     """The answers of a process that gets these commands."""
     conversation = Conversation(*commands)
-    CaseProgram(conversation, open_case, work_of=work_of, check=check_result, seed=0).run()
+    TableProgram(conversation, open_case, work_of=work_of, check=check_result, seed=0).run()
     return conversation.answers
 
 

@@ -140,7 +140,7 @@ def _check_passed(phase: PhaseReport) -> None:
 
 def _check_measured(measurement: Measurement, phase: PhaseReport) -> None:
     if measurement.test.cases:
-        if not any(case.step_ns for call in measurement.remote.results for case in call.cases):
+        if not any(case.step_ns for repeat in measurement.repeats for call in repeat.calls for case in call.cases):
             raise NotPassed("unmeasured", "none of the tests measured anything", phase)
         return
     if not measurement.repeats and not measurement.alternatives:

@@ -326,8 +326,9 @@ class PerfSession:
         if verdict is not None and verdict.verdict in self._fail_on and result is not None and result.fails:
             raise PerfRegression(case_text(verdict, test.item.nodeid))
         if not phases:
-            why = "it did not run" if result is None else result.judgement.reason
-            raise PerfError(f"not measured, see {test.item.nodeid}: {why}")
+            measurement = test.item.stash.get(MEASUREMENT, None)
+            why = "" if measurement is None else measurement.crashed.get(case, "")
+            raise PerfError(why or f"the test did not run, see {test.item.nodeid}")
 
     def _phases_of_case(self, test: PerfTest, case: str) -> Mapping[Phase, PhaseReport]:
         measurement = test.item.stash.get(MEASUREMENT, None)

@@ -1,6 +1,7 @@
 """Benchmarks of a file share processes: cases of one test, each of which passes or fails for itself."""
 
 import json
+import re
 
 import pytest
 from plugin.project import NOT_JUDGED, Project, commit, make_repository
@@ -83,8 +84,8 @@ def found(project, *options, **env):
 
 def outcomes(finished):
     """Outcome of each test by its name in the file, as pytest's short summary has it."""
-    parts = [line.split(" ") for line in finished.lines if "tests/test_speed.py::" in line]
-    return {part[1].partition("::")[2]: part[0] for part in parts if part[0].isupper() and len(part) > 1}
+    found = (re.match(r"([A-Z ]+) tests/test_speed.py::(\S+)", line) for line in finished.lines)
+    return {each[2]: each[1] for each in found if each}
 
 
 def test_one_process_runs_all_of_them_with_their_fixtures(project):
@@ -104,9 +105,12 @@ def test_a_slower_one_fails_and_no_other(project):
     assert finished.code == 1, finished.output
     assert {case["id"]: case["verdict"] for case in test["cases"]}["TestClass::test_statistics"] == "regressed"
     said = outcomes(finished)
-    assert {name for name, outcome in said.items() if outcome == "FAILED"} == {"benchmarks", "TestClass::test_statistics"}
-    assert "PerfRegression: regressed: +" in finished.output
-    assert "(" in finished.line("tests/test_speed.py::benchmarks has the report")
+    assert said == {
+        **dict.fromkeys({*CASES, "test_plain"}, "PASSED"),
+        "benchmarks": "PERF REGRESSED",
+        "TestClass::test_statistics": "FAILED",
+    }
+    assert finished.line("tests/test_speed.py::benchmarks has the report").startswith("regressed: +")
 
 
 def test_a_baseline_holds_them_one_by_one(project):
@@ -211,7 +215,9 @@ def test_each_fails_for_itself_as_it_would_alone(project):
         "test_teardown": "ERROR",
         "test_expected": "XFAIL",
     }
-    assert [case["id"] for case in test["cases"]] == ["test_good", "test_teardown"]
+    said = {name: f"the case {name} was not measured" in json.dumps(test) for name in outcomes(finished)}
+    assert {name for name, failed in said.items() if not failed} == {"benchmarks", "test_good"}
+    assert "the case test_short was not measured: a call takes" in json.dumps(test)
     assert "printed by the body" in finished.output
     assert "the fixture is broken" in finished.output
     assert "1 skipped" in finished.summary()
@@ -219,12 +225,13 @@ def test_each_fails_for_itself_as_it_would_alone(project):
 
 
 @pytest.mark.parametrize(
-    ("marker", "ini"), [("@pytest.mark.perf(shared=False)\n", ""), ("@pytest.mark.perf(steps=4)\n", ""), ("", "perf_shared = false")]
+    ("marker", "ini"),
+    [("@pytest.mark.perf(shared=False)\n", ""), ("@pytest.mark.perf(steps=4)\n", ""), ("", "perf_shared = false")],
 )
 def test_some_are_measured_by_themselves(project, marker, ini):
     project.ini("pythonpath = src", "perf_benchmarks = true", ini)
-    body = f"import pytest\nfrom package.ops import work\n\n{marker}def test_alone(benchmark):\n    benchmark(work, 'x', 1000)\n"
-    project.write("tests/test_speed.py", body)
+    body = "def test_alone(benchmark):\n    benchmark(work, 'x', 1000)\n"
+    project.write("tests/test_speed.py", f"import pytest\nfrom package.ops import work\n\n{marker}{body}")
     _, test = found(project, *NOT_JUDGED, "--perf-repeats=1")
     assert test["id"] == "tests/test_speed.py::test_alone"
     assert "step_time" in test["metrics"]

@@ -39,6 +39,7 @@ class LocalHost:
     inject = 0.0
     cold = False
     rank_timeout = None
+    cases = None
 
     def show(self, name: str, **seen: object) -> None:
         """Of no use: nothing is forked or pinned."""

@@ -30,6 +30,7 @@ from pytest_perfdl.measure.commands import (
     TimeCase,
 )
 from pytest_perfdl.measure.global_state import GlobalState
+from pytest_perfdl.measure.injected_delay import Delay
 from pytest_perfdl.measure.loops import LEAST_STEP_NS, MOST_LOOPS
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import CaseWork, Finding
@@ -64,11 +65,14 @@ class CaseProgram:
     ----------
     seed
         Of all random generators, before every case.
+    inject
+        Fraction of its own time by which each timed step is slowed down on purpose.
     """
 
-    def __init__(self, conversation: Conversation, *, seed: int) -> None:
+    def __init__(self, conversation: Conversation, *, seed: int, inject: float = 0.0) -> None:
         self._conversation = conversation
         self._seed = seed
+        self._delay = Delay(inject)
         self._binding = state.Binding()
         self._opening: OpenCase | None = None
         """The command that is to be answered once the call of the case is known."""
@@ -141,7 +145,7 @@ class CaseProgram:
         while not opened.problem and isinstance(command := self._conversation.command(), TimeCase):
             helpers, walks = Helpers.now(), state.object_walks()
             try:
-                taken = _steps(body, self.loops, command.steps)
+                taken = _steps(self._slowed(body), self.loops, command.steps)
             except (Exception, PerfError) as error:
                 self._conversation.answer(CaseTimed((), said(error)))
                 raise
@@ -182,11 +186,26 @@ class CaseProgram:
         self._opening = None
         self._conversation.answer(opened)
 
+    def _slowed(self, body: Body) -> Body:
+        """Steps with the delay at their end, which is a share of each step's own time: no case is alike another."""
+        delay = self._delay
+        if not delay.share:
+            return body
+
+        def slowed(loops: int) -> int:
+            taken = body(loops)
+            delay.fix([taken])
+            start = perf_counter_ns()
+            delay.wait()
+            return taken + perf_counter_ns() - start
+
+        return slowed
+
     def _finished(self) -> Reply:
-        notes: tuple[Finding, ...] = ()
+        notes = self._delay.notes
         if self.tracer:
             why = f"{self.tracer} is active in the measured process and slows down Python"
-            notes = (Finding("invalid", "tracer", why),)
+            notes = (*notes, Finding("invalid", "tracer", why))
         return Compiled(used=False, compile_ns=0, recompiles=0, graph_breaks=0, findings=notes)
 
     def _open(self, command: OpenCase, body: Body, work: CaseWork | None, rounds: Rounds | None) -> CaseOpened:
@@ -266,8 +285,9 @@ class TableProgram(CaseProgram):
         work_of: Callable[[str], CaseWork | None],
         check: Callable[[object], None],
         seed: int,
+        inject: float = 0.0,
     ) -> None:
-        super().__init__(conversation, seed=seed)
+        super().__init__(conversation, seed=seed, inject=inject)
         self._open_case = open_case
         self._work_of = work_of
         self._check = check

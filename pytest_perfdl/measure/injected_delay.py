@@ -80,11 +80,12 @@ class Delay:
                 result: T = stop.value
                 return result
 
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """That steps were slowed down on purpose; none without a delay."""
+        why = f"every step was slowed down by {self.share * 100:g} % on purpose (--perf-inject)"
+        return (Finding("note", INJECTED, why),) if self.share else ()
+
     def mark_injected(self, profiled: Profiled) -> Profiled:
         """The measurement, with a note that it was slowed down on purpose."""
-        if not self.share:
-            return profiled
-        note = Finding(
-            "note", INJECTED, f"every step was slowed down by {self.share * 100:g} % on purpose (--perf-inject)"
-        )
-        return replace(profiled, findings=(*profiled.findings, note))
+        return replace(profiled, findings=(*profiled.findings, *self.notes))

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pytest_perfdl.fixture.calling import check_result
+from pytest_perfdl.measure import cases, injected_delay
 from pytest_perfdl.measure.cases import Calls, CaseProgram, TableProgram
 from pytest_perfdl.measure.commands import DescribeCases, OpenCase, Rounds, TimeCase
 from pytest_perfdl.measure.global_state import GlobalState
@@ -37,6 +38,30 @@ def test_a_case_is_opened_and_timed_with_the_calls_that_it_is_told():
     assert min(timed.step_ns) > 0
     # The first call is checked, three steps warm up, five are timed.
     assert calls == ["a"] * (1 + (3 + 5) * 7)
+
+
+def test_an_injected_delay_is_a_share_of_every_step_of_every_case_and_is_told(monkeypatch):
+    """By hand, with a clock that passes only when a call takes it or while somebody asks: 25 % of 7 calls of 40,000."""
+    now = [0]
+
+    def call():
+        now[0] += 40_000
+
+    def ask():
+        now[0] += 1
+        return now[0]
+
+    for module in (cases, injected_delay):
+        monkeypatch.setattr(module, "perf_counter_ns", ask)
+    conversation = Conversation(OpenCase("a", 3, loops=7), TimeCase(5), OpenCase("b", 3, loops=14), TimeCase(2))
+    program = TableProgram(
+        conversation, lambda _: call, work_of=lambda _: None, check=check_result, seed=0, inject=0.25
+    )
+    program.run()
+    _, first, _, second, compiled = conversation.answers
+    assert first.step_ns == pytest.approx([350_000] * 5, rel=1e-4)
+    assert second.step_ns == pytest.approx([700_000] * 2, rel=1e-4)
+    assert [finding.code for finding in compiled.findings] == ["injected"]
 
 
 def test_the_first_process_finds_how_many_calls_a_step_needs():

@@ -554,4 +554,4 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _counts(case: Case) -> dict[str, int]:
-    return {"ops": case.ops, "kernels": case.kernels}
+    return {"ops": case.ops, "kernels": case.kernels, "allocations": case.allocations}

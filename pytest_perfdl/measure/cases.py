@@ -47,6 +47,8 @@ _TRIES = 3
 """Steps that are tried with each number of calls; the fastest counts."""
 _RANGE = "perfdl case "
 """Of a case in a profile, followed by its place."""
+_MEMORY = "[memory]"
+"""The profiler's events of allocators."""
 NOTHING = "it measured nothing"
 """The problem of a case whose test made no call."""
 _SAID = 200
@@ -231,36 +233,40 @@ class CaseProgram:
         """What the calls run, from one profile of them all: starting a profiler takes longer than most cases."""
         torch: Any = sys.modules.get("torch")
         if torch is None:
-            return CasesDescribed({}, {})
+            return CasesDescribed({}, {}, {})
         from torch.profiler import ProfilerActivity, profile
 
         profiled_pass.refuse_running()
         activities = [ProfilerActivity.CPU, *filter(None, [device.activity()])]
-        with profile(activities=activities, acc_events=True) as profiler:
+        with profile(activities=activities, acc_events=True, profile_memory=True) as profiler:
             for place, case in enumerate(command.cases):
                 before.restore()
                 seed_everything(self._seed)
                 self._described = f"{_RANGE}{place}"
                 self.run_case(case)
         self._described = ""
-        events = sorted(profiler.events() or (), key=lambda event: event.time_range.start)
+        seen = (event for event in profiler.events() or () if event.name != _MEMORY)
+        events = sorted(seen, key=lambda event: event.time_range.start)
         on_host = [event.device_type == torch.autograd.DeviceType.CPU for event in events]
         ranges = [each for each, host in zip(events, on_host, strict=True) if host and each.name.startswith(_RANGE)]
         starts = [event.time_range.start for event in events]
+        allocated = _allocations(profiler)
         operators: dict[str, dict[str, int]] = {}
         kernels: dict[str, int] = {}
+        allocations: dict[str, int] = {}
         for whole in ranges:
             case = command.cases[int(whole.name.removeprefix(_RANGE))]
             own = operators.setdefault(case, {})
-            first, end = (
-                bisect.bisect_left(starts, moment) for moment in (whole.time_range.start, whole.time_range.end)
-            )
+            span = whole.time_range.start, whole.time_range.end
+            first, end = (bisect.bisect_left(starts, moment) for moment in span)
+            allocations[case] = bisect.bisect_left(allocated, span[1]) - bisect.bisect_left(allocated, span[0])
             for event, host in zip(events[first:end], on_host[first:end], strict=True):
                 if not host:
                     kernels[case] = kernels.get(case, 0) + 1
                 elif "::" in event.name:
                     own[event.name] = own.get(event.name, 0) + 1
-        return CasesDescribed({case: dict(sorted(own.items())) for case, own in operators.items()}, kernels)
+        named = {case: dict(sorted(own.items())) for case, own in operators.items()}
+        return CasesDescribed(named, kernels, allocations)
 
 
 class TableProgram(CaseProgram):
@@ -354,6 +360,14 @@ def _call_in_range(body: Body, name: str, rounds: Rounds | None) -> tuple[list[i
         return [*_steps(body, rounds.calls, rounds.warmup + rounds.timed)][rounds.warmup :], rounds.calls
     with record_function(name):
         return [body(1)], 1
+
+
+def _allocations(profiler: Any) -> list[float]:
+    """When torch's allocators handed out a block, in microseconds of the profile's events, in order."""
+    found = profiler.profiler.kineto_results
+    began = found.trace_start_ns()
+    taken = (each for each in found.events() if each.name() == _MEMORY and each.nbytes() > 0)
+    return sorted((each.start_ns() - began) / 1000 for each in taken)
 
 
 def _calibrate(body: Body) -> int:

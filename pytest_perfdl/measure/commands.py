@@ -361,6 +361,8 @@ class CasesDescribed:
     operators: Mapping[str, Mapping[str, int]]
     """Operators of one call with their occurrences; empty without torch."""
     kernels: Mapping[str, int]
+    allocations: Mapping[str, int] = field(default_factory=dict)
+    """Blocks that torch's allocators handed out."""
 
 
 Reply = (
@@ -382,6 +384,7 @@ class CaseResult:
     operators: Mapping[str, int] = field(default_factory=dict)
     """Operators of one call with their occurrences; only of the first process of a side."""
     kernels: int = 0
+    allocations: int = 0
     work: CaseWork | None = None
     """What a call has to do, likewise."""
     definition: str = ""
@@ -638,8 +641,15 @@ def table_pilot(
         )
     described = yield DescribeCases(tuple(case.id for case in found if not case.problem))
     assert isinstance(described, CasesDescribed)
-    runs = described.operators, described.kernels
-    found = [replace(each, operators=runs[0].get(each.id, {}), kernels=runs[1].get(each.id, 0)) for each in found]
+    found = [
+        replace(
+            each,
+            operators=described.operators.get(each.id, {}),
+            kernels=described.kernels.get(each.id, 0),
+            allocations=described.allocations.get(each.id, 0),
+        )
+        for each in found
+    ]
     compiled = yield Finish()
     assert isinstance(compiled, Compiled)
     settled = Settled(0, settled=True, spread=0.0)

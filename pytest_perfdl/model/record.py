@@ -144,6 +144,8 @@ class Case:
     """What a call has to do; `None` where the test does not state it."""
     definition: str = ""
     """Identifies what the case is made of, as `Record.test_hash` does; empty where that is the test of all cases."""
+    allocations: int = 0
+    """Blocks of memory that torch's allocators hand out in a call, on the host and on devices."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,7 @@ class _CaseForm(msgspec.Struct):
     loops: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
     ops: _Small
     kernels: _Small
+    allocations: _Small
     operators: list[str]
     work: _WorkForm | None = None
     definition: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")] = ""
@@ -445,7 +446,8 @@ def _case(form: _CaseForm, place: str, repeats: int) -> Case:
         raise RecordError(f"is malformed ({_cut(place)}.ns: {min(times)} ns, expected a time above 0)")
     work = None if form.work is None else _work(form.work, f"{place}.work")
     operators = tuple(form.operators)
-    return Case(form.id, tuple(times), form.loops, form.ops, form.kernels, operators, work, form.definition)
+    counts = form.ops, form.kernels
+    return Case(form.id, tuple(times), form.loops, *counts, operators, work, form.definition, form.allocations)
 
 
 def _work(form: _WorkForm, place: str) -> CaseWork:

@@ -75,7 +75,7 @@ RATES = {"items_per_s": "items/s", "flops_per_s": "flop/s", "bytes_per_s": "B/s"
 """Rates of a case, with their units."""
 _TITLES = {"items_per_s": "Items/s", "flops_per_s": "FLOP/s", "bytes_per_s": "Bytes/s", "roofline": "Roofline"}
 _ROOFLINE = "least time of the FLOPs and bytes at the machine's peak rates, as a share of the time of a call"
-_COUNTS = {"ops": "operators", "kernels": "kernels"}
+_COUNTS = {"ops": "operators", "kernels": "kernels", "allocations": "allocations"}
 
 
 def rate_column(name: str, rates_of: Callable[[Any], Mapping[str, float]], side: str = "") -> Column:

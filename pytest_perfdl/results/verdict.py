@@ -380,7 +380,7 @@ class CaseVerdict:
     rounds: int = 0
     """Paired rounds that measured it."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Operators (`ops`) and kernels (`kernels`) of a call."""
+    """Operators (`ops`), kernels (`kernels`) and memory allocations (`allocations`) of a call."""
     base_counts: Mapping[str, int] = field(default_factory=dict)
     """The same of the baseline's code."""
     rates: Mapping[str, float] = field(default_factory=dict)

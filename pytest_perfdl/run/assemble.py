@@ -431,6 +431,7 @@ def table_call(results: Sequence[CallResult]) -> tuple[Call, list[Finding]]:
             tuple(case.operators),
             case.work,
             case.definition,
+            case.allocations,
         )
         for case in sorted(known, key=lambda case: case.id)
     )

@@ -47,7 +47,7 @@ def keep_cases(new: Record, base: Record, judgement: Judgement, mode: str, *, of
         before = stored.get(case.id)
         if before is None or before.definition != case.definition:
             return case
-        same_work = (before.operators, before.ops, before.kernels) == (case.operators, case.ops, case.kernels)
+        same_work = _work_of(before) == _work_of(case)
         unchanged = verdicts.get(case.id) in ("unchanged", "inconclusive") and same_work
         return before if mode == "new" or unchanged else case
 
@@ -93,3 +93,8 @@ def update(
 
 def _append(base: Record | None, new: Record) -> Record:
     return new if base is None else append(base, new)
+
+
+def _work_of(case: Case) -> tuple[object, ...]:
+    """What a call of a case runs and allocates."""
+    return case.operators, case.ops, case.kernels, case.allocations

@@ -244,6 +244,23 @@ def test_operators_of_all_cases_come_from_one_profile():
     assert described.kernels == {}
 
 
+def test_allocations_of_a_call_are_exact():
+    """By hand: a result each; (x + 1).exp() makes two, in place none; what a setup makes is no part of a call."""
+
+    def open_case(case):
+        x = torch.ones(1000)
+        return {
+            "one": lambda: x + x,
+            "two": lambda: (x + 1).exp(),
+            "in place": lambda: x.mul_(1.0),
+            "empty": lambda: [torch.empty(10) for _ in range(7)],
+        }[case]
+
+    ids = ("one", "two", "in place", "empty")
+    described = [run(open_case, DescribeCases(order))[0].allocations for order in (ids, ids[::-1], ids)]
+    assert described == [{"one": 1, "two": 2, "in place": 0, "empty": 7}] * 3
+
+
 def test_an_unknown_command_is_an_error():
     with pytest.raises(TypeError, match="unknown command"):
         run(lambda _: work, "anything")

@@ -60,7 +60,7 @@ class Side:
             case TimeCase():
                 return CaseTimed((), "too late") if self.case in self.late else CaseTimed((100,) * command.steps)
             case DescribeCases():
-                return CasesDescribed({case: {"aten::add": 2} for case in command.cases}, {"a": 1})
+                return CasesDescribed({case: {"aten::add": 2} for case in command.cases}, {"a": 1}, {"c": 3})
             case Finish():
                 return COMPILED
 
@@ -145,5 +145,6 @@ def test_the_first_process_measures_every_case_and_then_says_what_they_run():
     ]
     assert [case.operators for case in found] == [{"aten::add": 2}, {}, {"aten::add": 2}]
     assert [case.kernels for case in found] == [1, 0, 0]
+    assert [case.allocations for case in found] == [0, 0, 3]
     assert {case.work for case in found} == {WORK}
     assert pilot.commands[-2:] == [DescribeCases(("a", "c")), Finish()]

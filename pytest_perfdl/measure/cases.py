@@ -199,7 +199,10 @@ class CaseProgram:
             )
             for event, host in zip(events[first:end], on_host[first:end], strict=True):
                 if not host:
-                    kernels[case] = kernels.get(case, 0) + 1
+                    # Ranges, the ones above among them, are on the device's timeline, too.
+                    is_range = getattr(event, "is_user_annotation", event.name.startswith(_RANGE))
+                    is_kernel = not is_range and not event.name.startswith(("Memcpy", "Memset"))
+                    kernels[case] = kernels.get(case, 0) + is_kernel
                 elif "::" in event.name:
                     own[event.name] = own.get(event.name, 0) + 1
         return CasesDescribed({case: dict(sorted(own.items())) for case, own in operators.items()}, kernels)

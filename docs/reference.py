@@ -79,6 +79,13 @@ MARKER: dict[str, tuple[str, str]] = {
         'int or `"auto"`',
         'Runs of the step per timed step, for steps below about 100 us; `"auto"` chooses. Ini key: `perf_loops`.',
     ),
+    "shared": (
+        "bool",
+        (
+            "False measures a test of pytest-benchmark alone, and not as a case ([from "
+            "pytest-benchmark](../how-to/from-other-tools.md#tests-of-a-file-share-processes)). Ini key: `perf_shared`."
+        ),
+    ),
 }
 """Argument of the marker -> its type and what it does, with the default in parentheses."""
 
@@ -300,7 +307,7 @@ def _signature(function: Callable[..., object]) -> str:
     """The arguments with their defaults, without `self` and types."""
     signature = inspect.signature(function)
     shown = [each.replace(annotation=inspect.Parameter.empty) for each in list(signature.parameters.values())[1:]]
-    return str(inspect.Signature(shown)).replace("''", '""')
+    return str(inspect.Signature(shown)).replace("'", '"')
 
 
 def _fenced(text: str) -> str:

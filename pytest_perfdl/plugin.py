@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -168,6 +168,23 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
         from pytest_perfdl.measure import memory_pass
 
         memory_pass.begin()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Measure tests of a file as cases of one test, in a worker process that is to do so."""
+    worker = _worker(session.config)
+    if worker is None or not worker.job.tests:
+        return None
+    from pytest_perfdl.fixture.shared import measure_tests
+    from pytest_perfdl.measure.environment import prepare
+
+    def measure(items: Mapping[str, pytest.Function]) -> None:
+        prepare(worker.plan, worker.rank_timeout)
+        measure_tests(items, worker)
+
+    worker.run_tests(session, measure)
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from pytest_perfdl.config.options import FLAGS
-from pytest_perfdl.config.short_names import destinations, long_name, read_ini
+from pytest_perfdl.config.short_names import SHARED, destinations, long_name, read_ini
 from pytest_perfdl.model.visible import is_secret_name, visible, without_secrets
 from pytest_perfdl.system.pytest_internals import option_actions, plain_parser
 
@@ -86,6 +86,9 @@ class Invocation:
 
     def _path(self, test: str) -> str:
         file, colons, name = test.partition("::")
+        if name == SHARED:
+            # Its tests are those that pytest can collect.
+            colons = name = ""
         if self.root:
             file = posixpath.normpath(posixpath.join(self.root, file))
         elif self.folder:

@@ -59,6 +59,9 @@ class MarkerOptions:
     """Arbitrary labels, shown in reports."""
     scaling: Mapping[str, Sequence[float]] | None = None
     """Argument of the test -> its sizes: one test per size; step time as a function of size is compared as well."""
+    shared: bool | None = None
+    """Of a test of pytest-benchmark, false: measured in processes of its own, not in those of all such tests of the
+    file."""
 
     @classmethod
     def merge(cls, marks: Sequence[pytest.Mark]) -> MarkerOptions:
@@ -276,6 +279,7 @@ _CHECKS: dict[str, Callable[[str, Any], object]] = {
         lambda value: isinstance(value, (tuple, list)) and all(isinstance(tag, str) for tag in value),
     ),
     "scaling": _check_scaling,
+    "shared": _must("True or False", lambda value: isinstance(value, bool)),
 }
 
 

@@ -366,6 +366,14 @@ INI_ONLY: tuple[Option, ...] = (
     ),
     Option(
         "",
+        "whether the tests of pytest-benchmark in a file are measured in the same processes, as cases of one test",
+        ini="perf_shared",
+        ini_type="bool",
+        default="true",
+        brief="pytest-benchmark's tests of a file share processes",
+    ),
+    Option(
+        "",
         "additional context fields that must be equal before times are compared",
         ini="perf_key_extra",
         ini_type="linelist",

@@ -59,6 +59,8 @@ class Settings:
     """The file in pytest-benchmark's form."""
     benchmarks: Benchmarks
     """Which tests of pytest-benchmark are perf tests."""
+    shared: bool
+    """Whether those of a file share processes."""
     traces: Literal["regressed", "all", "none"]
     github: bool
     limits: tuple[tuple[str, ...], tuple[str, ...]]
@@ -199,6 +201,7 @@ def resolve(config: pytest.Config) -> Settings:
         json=config.invocation_params.dir / json if json else None,
         benchmark_json=config.invocation_params.dir / benchmark_json if benchmark_json else None,
         benchmarks=benchmarks(config),
+        shared=read_ini(config, "perf_shared") is not False,
         traces=reader.choice("perf_traces", ("regressed", "all", "none"), "regressed"),
         github=reader.choice("perf_github", ("auto", "off"), "auto") == "auto",
         limits=(tuple(read_ini(config, "perf_limits") or ()), tuple(option_value(config, "--perf-limit") or ())),

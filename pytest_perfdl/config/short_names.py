@@ -24,6 +24,8 @@ SHORT, LONG = "perf", "perfdl"
 """Names of the marker and of the fixture."""
 BENCHMARK = "benchmark"
 """Name of pytest-benchmark's fixture and marker, which this plugin registers only with `--perf-benchmarks`."""
+SHARED = "benchmarks"
+"""Name of the test whose cases are the tests of a file that share processes: `tests/test_speed.py::benchmarks`."""
 _FIXTURES_FROM = "pytest_perfdl.plugin"
 
 

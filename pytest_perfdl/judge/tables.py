@@ -88,7 +88,7 @@ class TableGate:
         held = {name: limits.for_metric(name) for name in (CASE_TIME, GROUP_TIME)}
         case_limit, group_limit = held[CASE_TIME], held[GROUP_TIME]
         sides = [{case.id: case for case in call.cases} for call in (now, new)]
-        ids = [case for case in sides[0] if case in sides[1]]
+        ids = [case for case in sides[0] if case in sides[1] and not _is_redefined(sides[0][case], sides[1][case])]
         if case_limit is None or case_limit.relative is None or not ids:
             return None
         kept = max(1, int(share * len(ids)))
@@ -292,10 +292,19 @@ def late_cases(gate: TableGate) -> list[Finding]:
     return [Finding("note", CASES_LATE, f"{count} do not fit into the time budget: {some(gate.late)}; {do}")]
 
 
+def _is_redefined(base: Case, new: Case) -> bool:
+    return base.definition != new.definition
+
+
 def _differing(base: Call, new: Call) -> list[Finding]:
-    """Notes on cases that one side does not have."""
-    before, after = ({case.id for case in call.cases} for call in (base, new))
-    said = (("not in the baseline", sorted(after - before)), ("only in the baseline", sorted(before - after)))
+    """Notes on cases that one side does not have, or has otherwise."""
+    before, after = ({case.id: case for case in call.cases} for call in (base, new))
+    both = sorted(before.keys() & after.keys())
+    said = (
+        ("not in the baseline", sorted(after.keys() - before.keys())),
+        ("only in the baseline", sorted(before.keys() - after.keys())),
+        ("defined otherwise in the baseline", [case for case in both if _is_redefined(before[case], after[case])]),
+    )
     return [
         Finding("note", CASES_DIFFER, f"{plural(len(ids), 'case')} {where}, not compared: {some(ids)}")
         for where, ids in said

@@ -1,12 +1,14 @@
-"""The cases of a table: opened, timed and freed one after the other, as commands ask for them."""
+"""The cases of a table: opened, timed and freed one after the other, as commands ask for them.
+
+A case may be a whole test, whose call is made in the middle of it. So it is run from its beginning to its end, and
+takes the commands about it where it makes its call (`CaseProgram.serve`).
+"""
 
 from __future__ import annotations
 
 import bisect
-import contextlib
 import functools
 import gc
-import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -24,6 +26,7 @@ from pytest_perfdl.measure.commands import (
     Finish,
     OpenCase,
     Reply,
+    Rounds,
     TimeCase,
 )
 from pytest_perfdl.measure.global_state import GlobalState
@@ -43,46 +46,40 @@ _TRIES = 3
 """Steps that are tried with each number of calls; the fastest counts."""
 _RANGE = "perfdl case "
 """Of a case in a profile, followed by its place."""
+NOTHING = "it measured nothing"
+"""The problem of a case whose test made no call."""
 _SAID = 200
 """Characters of an error's text."""
 
 Step = Callable[[], object]
 """One call of a case."""
+Body = Callable[[int], int]
+"""Makes so many calls of a case as one step, and returns what the calls took, in nanoseconds."""
 
 
 class CaseProgram:
-    """The cases of one `perf.table(...)` call.
+    """Cases that commands open, time and describe; a subclass says how one is run.
 
     Parameters
     ----------
-    open_case
-        Makes the arguments of a case, by its id, and returns its call, a `functools.partial` with them; what it raises
-        is the case's problem.
-    work_of
-        Says what a call of a case has to do, if the test states it; what it raises likewise.
-    check
-        Rejects a result whose work is not done yet.
     seed
         Of all random generators, before every case.
     """
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        open_case: Callable[[str], Step],
-        *,
-        work_of: Callable[[str], CaseWork | None],
-        check: Callable[[object], None],
-        seed: int,
-    ) -> None:
+    def __init__(self, conversation: Conversation, *, seed: int) -> None:
         self._conversation = conversation
-        self._open_case = open_case
-        self._work_of = work_of
-        self._check = check
         self._seed = seed
         self._binding = state.Binding()
-        self._step: Step | None = None
-        self._loops = 1
+        self._opening: OpenCase | None = None
+        """The command that is to be answered once the call of the case is known."""
+        self._next: object = None
+        """The first command that is not about the case; `None` if none came yet."""
+        self._described = ""
+        """The range of the profile that the call of the case makes, while cases are described."""
+        self.step_ns: list[int] = []
+        """What the steps of the case took that were timed."""
+        self.loops = 1
+        """Calls in each of them."""
         self.had_children = False
         """Whether child processes existed while cases were timed."""
         self.had_threads = False
@@ -97,81 +94,126 @@ class CaseProgram:
         """Run until told to finish."""
         before, self.tracer = GlobalState.now(), state.active_tracer()
         try:
-            while True:
-                command = self._conversation.command()
-                if isinstance(command, Finish):
-                    before.restore()
-                    self._conversation.answer(self._finished())
-                    return
+            command = self._conversation.command()
+            while not isinstance(command, Finish):
                 if isinstance(command, OpenCase):
-                    self._step = None
                     before.restore()
                     if command.core is not None:
                         self._binding.bind(command.core)
-                    self._conversation.answer(self._open(command))
-                elif isinstance(command, TimeCase):
-                    self._conversation.answer(self._time(command))
+                    command = self._whole(command)
                 elif isinstance(command, DescribeCases):
-                    self._step = None
                     self._conversation.answer(self._describe(command, before))
+                    command = self._conversation.command()
                 else:
                     raise TypeError(f"unknown command {command!r}")
+            before.restore()
+            self._conversation.answer(self._finished())
         finally:
-            self._step = None
             self._binding.free()
+
+    def run_case(self, case: str) -> str:
+        """Run a case from its beginning to its end, with one call of `serve`; why that failed, in one line."""
+        raise NotImplementedError
+
+    def serve(
+        self, body: Body, work: CaseWork | None = None, rounds: Rounds | None = None, definition: str = ""
+    ) -> None:
+        """Make the calls of the case that commands ask for, until one comes that is not about it.
+
+        Parameters
+        ----------
+        rounds
+            How often the calls are to be made, where the test says it.
+        definition
+            Identifies what the case is made of, if that is not the test of all cases.
+
+        Raises
+        ------
+        Exception
+            What a call raises. Commands about the case are answered.
+        """
+        if self._described:
+            self.step_ns, self.loops = _call_in_range(body, self._described, rounds)
+            return
+        assert self._opening is not None, "no case is open"
+        opened = self._open(self._opening, body, work, rounds)
+        self._answer_opened(replace(opened, definition=definition))
+        while not opened.problem and isinstance(command := self._conversation.command(), TimeCase):
+            helpers, walks = Helpers.now(), state.object_walks()
+            try:
+                taken = _steps(body, self.loops, command.steps)
+            except (Exception, PerfError) as error:
+                self._conversation.answer(CaseTimed((), said(error)))
+                raise
+            children, threads = Helpers.now().since(helpers)
+            self.object_walks += state.object_walks() - walks
+            self.had_children |= children
+            self.had_threads |= threads
+            self.had_device |= device.current() is not None
+            self.step_ns += taken
+            self._conversation.answer(CaseTimed(taken))
+        self._next = None if opened.problem else command
+
+    @property
+    def is_described(self) -> bool:
+        """Whether the case runs to find out what its call runs."""
+        return bool(self._described)
+
+    @property
+    def is_pilot(self) -> bool:
+        """Whether the case is opened to find out what it is like."""
+        return self._opening is not None and not self._opening.loops
+
+    def _whole(self, command: OpenCase) -> object:
+        """Run a case; the command after it."""
+        self._begin()
+        self._opening, self._next = command, None
+        problem = self.run_case(command.case)
+        if self._opening is not None:
+            self._answer_opened(CaseOpened(problem=problem or NOTHING))
+        return self._conversation.command() if self._next is None else self._next
+
+    def _begin(self) -> None:
+        seed_everything(self._seed)
+        # Of what earlier cases left: not all objects, which takes longer than most cases.
+        gc.collect(1)
+
+    def _answer_opened(self, opened: CaseOpened) -> None:
+        self._opening = None
+        self._conversation.answer(opened)
 
     def _finished(self) -> Reply:
         notes: tuple[Finding, ...] = ()
         if self.tracer:
-            said = f"{self.tracer} is active in the measured process and slows down Python"
-            notes = (Finding("invalid", "tracer", said),)
+            why = f"{self.tracer} is active in the measured process and slows down Python"
+            notes = (Finding("invalid", "tracer", why),)
         return Compiled(used=False, compile_ns=0, recompiles=0, graph_breaks=0, findings=notes)
 
-    def _open(self, command: OpenCase) -> CaseOpened:
-        seed_everything(self._seed)
-        # Of what earlier cases left: not all objects, which takes longer than most cases.
-        gc.collect(1)
-        try:
-            step = self._open_case(command.case)
-            self._check(step())
-            pilot = not command.loops
-            work = self._work_of(command.case) if pilot else None
-            if work is not None:
-                work = replace(work, dtype=_element_type(step))
-            self._loops = _calibrate(step) if pilot else command.loops
-            _steps(step, self._loops, command.warmup)
-            if not pilot:
-                self._step = step
-                return CaseOpened(loops=self._loops)
-            call_ns = min(_steps(step, self._loops, _TRIES)) / self._loops
-            if call_ns < LEAST_CALL_NS:
-                spent, least = format_quantity(call_ns, "ns"), format_quantity(LEAST_CALL_NS, "ns")
-                return CaseOpened(problem=f"a call takes {spent}, less than {least}, which is too short to be timed")
-        except (Exception, PerfError) as error:
-            return CaseOpened(problem=_said(error))
-        self._step = step
-        return CaseOpened(loops=self._loops, work=work)
-
-    def _time(self, command: TimeCase) -> CaseTimed:
-        assert self._step is not None, "no case is open"
-        helpers, walks = Helpers.now(), state.object_walks()
-        try:
-            taken = _steps(self._step, self._loops, command.steps)
-        except (Exception, PerfError) as error:
-            return CaseTimed((), _said(error))
-        children, threads = Helpers.now().since(helpers)
-        self.object_walks += state.object_walks() - walks
-        self.had_children |= children
-        self.had_threads |= threads
-        self.had_device |= device.current() is not None
-        return CaseTimed(taken)
+    def _open(self, command: OpenCase, body: Body, work: CaseWork | None, rounds: Rounds | None) -> CaseOpened:
+        """Warm up; in the first process of a side, find out how many calls a step needs."""
+        self.step_ns = []
+        if rounds is not None:
+            self.loops = rounds.calls
+            _steps(body, self.loops, rounds.warmup)
+            return CaseOpened(loops=self.loops, rounds=rounds)
+        self.loops = command.loops or _calibrate(body)
+        _steps(body, self.loops, command.warmup)
+        if command.loops:
+            return CaseOpened(loops=self.loops)
+        tried = _steps(body, self.loops, _TRIES)
+        call_ns = min(tried) / self.loops
+        if call_ns < LEAST_CALL_NS:
+            self.step_ns += tried
+            spent, least = format_quantity(call_ns, "ns"), format_quantity(LEAST_CALL_NS, "ns")
+            return CaseOpened(problem=f"a call takes {spent}, less than {least}, which is too short to be timed")
+        return CaseOpened(loops=self.loops, work=work)
 
     def _describe(self, command: DescribeCases, before: GlobalState) -> CasesDescribed:
         """What the calls run, from one profile of them all: starting a profiler takes longer than most cases."""
         torch: Any = sys.modules.get("torch")
         if torch is None:
             return CasesDescribed({}, {})
-        from torch.profiler import ProfilerActivity, profile, record_function
+        from torch.profiler import ProfilerActivity, profile
 
         profiled_pass.refuse_running()
         activities = [ProfilerActivity.CPU, *filter(None, [device.activity()])]
@@ -179,12 +221,9 @@ class CaseProgram:
             for place, case in enumerate(command.cases):
                 before.restore()
                 seed_everything(self._seed)
-                with contextlib.suppress(Exception, PerfError):
-                    step = self._open_case(case)
-                    with record_function(f"{_RANGE}{place}"):
-                        step()
-                        device.synchronize()
-                    del step
+                self._described = f"{_RANGE}{place}"
+                self.run_case(case)
+        self._described = ""
         events = sorted(profiler.events() or (), key=lambda event: event.time_range.start)
         on_host = [event.device_type == torch.autograd.DeviceType.CPU for event in events]
         ranges = [each for each, host in zip(events, on_host, strict=True) if host and each.name.startswith(_RANGE)]
@@ -208,25 +247,102 @@ class CaseProgram:
         return CasesDescribed({case: dict(sorted(own.items())) for case, own in operators.items()}, kernels)
 
 
-def _steps(step: Step, loops: int, count: int) -> tuple[int, ...]:
-    """Nanoseconds of so many steps, each of `loops` calls; the device is waited for at the end of each."""
-    taken = []
-    calls, used = range(loops), device.current()
-    device.synchronize()
-    for _ in itertools.repeat(None, count):
-        start = perf_counter_ns()
-        for _ in calls:
-            step()
+class TableProgram(CaseProgram):
+    """The cases of one `perf.table(...)` call.
+
+    Parameters
+    ----------
+    open_case
+        Makes the arguments of a case, by its id, and returns its call, a `functools.partial` with them; what it raises
+        is the case's problem.
+    work_of
+        Says what a call of a case has to do, if the test states it; what it raises likewise.
+    check
+        Rejects a result whose work is not done yet.
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        open_case: Callable[[str], Step],
+        *,
+        work_of: Callable[[str], CaseWork | None],
+        check: Callable[[object], None],
+        seed: int,
+    ) -> None:
+        super().__init__(conversation, seed=seed)
+        self._open_case = open_case
+        self._work_of = work_of
+        self._check = check
+
+    def run_case(self, case: str) -> str:
+        """Run a case from its beginning to its end, with one call of `serve`; why that failed, in one line."""
+        try:
+            step = self._open_case(case)
+            self._check(step())
+            work = self._work_of(case) if self.is_pilot else None
+            self.serve(Calls(step), None if work is None else replace(work, dtype=_element_type(step)))
+        except (Exception, PerfError) as error:
+            return said(error)
+        return ""
+
+
+class Calls:
+    """Calls a function as often as a step asks for.
+
+    Parameters
+    ----------
+    keeps
+        Whether the result of the last call stays alive, in `result`.
+    """
+
+    def __init__(self, fn: Step, *, keeps: bool = False) -> None:
+        self._fn = fn
+        self._keeps = keeps
+        self.result: object = None
+
+    def __call__(self, loops: int) -> int:
+        """Nanoseconds of so many calls; the device is waited for at the end."""
+        fn, calls, used = self._fn, range(loops), device.current()
+        if self._keeps:
+            start = perf_counter_ns()
+            for _ in calls:
+                self.result = fn()
+        else:
+            start = perf_counter_ns()
+            for _ in calls:
+                fn()
         if used is not None:
             used.synchronize()
-        taken.append(perf_counter_ns() - start)
-    return tuple(taken)
+        return perf_counter_ns() - start
 
 
-def _calibrate(step: Step) -> int:
+def _steps(body: Body, loops: int, count: int) -> tuple[int, ...]:
+    """Nanoseconds of so many steps, each of `loops` calls."""
+    device.synchronize()
+    return tuple(body(loops) for _ in range(count))
+
+
+def _call_in_range(body: Body, name: str, rounds: Rounds | None) -> tuple[list[int], int]:
+    """Make one call in a range of the profile; where the test says how often, these calls and no other.
+
+    Returns
+    -------
+    tuple[list[int], int]
+        Nanoseconds of every step, and calls in each.
+    """
+    from torch.profiler import record_function
+
+    if rounds is not None:
+        return [*_steps(body, rounds.calls, rounds.warmup + rounds.timed)][rounds.warmup :], rounds.calls
+    with record_function(name):
+        return [body(1)], 1
+
+
+def _calibrate(body: Body) -> int:
     """Double the number of calls until a step takes long enough."""
     loops = 1
-    while loops < MOST_LOOPS and min(_steps(step, loops, _TRIES)) < LEAST_STEP_NS:
+    while loops < MOST_LOOPS and min(_steps(body, loops, _TRIES)) < LEAST_STEP_NS:
         loops *= 2
     return loops
 
@@ -259,6 +375,6 @@ def _tensors(value: object, torch: Any) -> Iterator[Any]:
             yield from _tensors(each, torch)
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     """What a case raised, in one line."""
     return visible(error_line(error))[:_SAID]

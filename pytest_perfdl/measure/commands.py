@@ -339,6 +339,10 @@ class CaseOpened:
     loops: int = 1
     work: CaseWork | None = None
     """What a call has to do; only where the number of calls was asked for, and where the test states it."""
+    rounds: Rounds | None = None
+    """How often the steps are to be run, where the test says it."""
+    definition: str = ""
+    """Identifies what the case is made of, if that is not the test of all cases; of the first process of a side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +384,8 @@ class CaseResult:
     kernels: int = 0
     work: CaseWork | None = None
     """What a call has to do, likewise."""
+    definition: str = ""
+    """Identifies what the case is made of, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,17 +570,21 @@ def exactly(
     yield from wait
     settled = yield Settle(warmup, warmup, warmup, core=core, loops=rounds.calls)
     assert isinstance(settled, Settled)
-    ends = [rounds.timed * turn // turns for turn in range(turns + 1)]
     blocks = []
-    for turn in range(1, turns + 1):
+    for turn in range(turns):
         yield from wait
-        last = turn == turns
-        blocks.append((yield Time(1, ends[turn] - ends[turn - 1], last=last, opens=turn == 1, closes=last)))
+        steps, last = _share(rounds.timed, turn, turns), turn == turns - 1
+        blocks.append((yield Time(1, steps, last=last, opens=turn == 0, closes=last)))
     yield from wait
     compiled = yield Finish()
     assert isinstance(compiled, Compiled)
     timed = _joined([block for block in blocks if isinstance(block, Timed)])
     return SideResult(info, replace(settled, settled=True), timed, compiled)
+
+
+def _share(steps: int, turn: int, turns: int) -> int:
+    """How many of the steps belong to a turn, counted from 0."""
+    return steps * (turn + 1) // turns - steps * turn // turns
 
 
 NOT_REACHED = "it was not reached in the time budget"
@@ -619,11 +629,13 @@ def table_pilot(
         assert isinstance(opened, CaseOpened)
         timed = CaseTimed(())
         if not opened.problem:
-            answer = yield TimeCase(plan.steps, case)
+            answer = yield TimeCase(opened.rounds.timed if opened.rounds else plan.steps, case)
             assert isinstance(answer, CaseTimed)
             timed = answer
         problem = opened.problem or timed.problem
-        found.append(CaseResult(case, opened.loops, timed.step_ns, problem, work=opened.work))
+        found.append(
+            CaseResult(case, opened.loops, timed.step_ns, problem, work=opened.work, definition=opened.definition)
+        )
     described = yield DescribeCases(tuple(case.id for case in found if not case.problem))
     assert isinstance(described, CasesDescribed)
     runs = described.operators, described.kernels
@@ -655,11 +667,12 @@ def table_side(
         opened = yield OpenCase(case, plan.warmup, loops[case], core)
         assert isinstance(opened, CaseOpened)
         problem, step_ns = opened.problem, tuple[int, ...]()
-        for _ in range(TURNS):
+        for turn in range(TURNS):
             yield None
-            if problem:
+            wanted = _share(opened.rounds.timed, turn, TURNS) if opened.rounds else steps
+            if problem or not wanted:
                 continue
-            timed = yield TimeCase(steps, case)
+            timed = yield TimeCase(wanted, case)
             assert isinstance(timed, CaseTimed)
             problem, step_ns = timed.problem, (*step_ns, *timed.step_ns)
         yield None

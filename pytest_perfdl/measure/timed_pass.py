@@ -124,7 +124,11 @@ class _WaitingClock(_HostClock):
         super().mark(step)
 
     def without(self, work: Callable[[], object]) -> state.Usage:
-        return super().without(lambda: (work(), self._used.synchronize()))
+        def ended() -> None:
+            work()
+            self._used.synchronize()
+
+        return super().without(ended)
 
 
 class _DeviceClock:

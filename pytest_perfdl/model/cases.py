@@ -11,15 +11,20 @@ from pytest_perfdl.model.errors import InputError
 LONGEST_ID = 200
 """Characters that the id of a case may have."""
 _PART = re.compile(r"([^,=<>!]+)=([^,=]+)")
+_TEST = re.compile(r"([^=\[]+)\[.*\]", re.DOTALL)
 _CONDITION = re.compile(r"([^,=<>!]+)(=|!=|<=|>=|<|>)([^,=<>]+)")
 
 
 def axes_of(case: str) -> dict[str, str]:
     """The axes of a case with its values; none for an id that is not made of `NAME=VALUE` parts.
 
-    >>> axes_of("op=add,tokens=4096"), axes_of("my case")
-    ({'op': 'add', 'tokens': '4096'}, {})
+    Those of a parametrized test have its name in common.
+
+    >>> axes_of("op=add,tokens=4096"), axes_of("my case"), axes_of("TestSort::test_words[100]")
+    ({'op': 'add', 'tokens': '4096'}, {}, {'test': 'TestSort::test_words'})
     """
+    if test := _TEST.fullmatch(case):
+        return {"test": test[1]}
     parts = [_PART.fullmatch(part) for part in case.split(",")]
     known = [part for part in parts if part is not None]
     return {part[1]: part[2] for part in known} if len(known) == len(parts) else {}

@@ -142,6 +142,8 @@ class Case:
     """Names of the operators, sorted."""
     work: CaseWork | None = None
     """What a call has to do; `None` where the test does not state it."""
+    definition: str = ""
+    """Identifies what the case is made of, as `Record.test_hash` does; empty where that is the test of all cases."""
 
 
 @dataclass(frozen=True, slots=True)

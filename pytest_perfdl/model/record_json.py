@@ -141,6 +141,7 @@ class _CaseForm(msgspec.Struct):
     kernels: _Small
     operators: list[str]
     work: _WorkForm | None = None
+    definition: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")] = ""
 
 
 class CallOutline(msgspec.Struct):
@@ -398,9 +399,10 @@ def _call_to_json(call: Call) -> dict[str, Any]:
 def _case_to_json(case: Case) -> dict[str, Any]:
     """Its fields: one line of a baseline."""
     written = dataclasses.asdict(case) | {"ns": _numbers(case.ns, significant), "operators": list(case.operators)}
+    definition = written.pop("definition")
     stated = (written.pop("work") or {}).items()
     work = {name: value if name == "dtype" else _exact(value) for name, value in stated if value not in (None, "")}
-    return written | ({"work": work} if work else {})
+    return written | ({"work": work} if work else {}) | ({"definition": definition} if definition else {})
 
 
 def _occasion(form: OccasionForm, place: str) -> Occasion:
@@ -442,7 +444,8 @@ def _case(form: _CaseForm, place: str, repeats: int) -> Case:
     if min(times) <= 0:
         raise RecordError(f"is malformed ({_cut(place)}.ns: {min(times)} ns, expected a time above 0)")
     work = None if form.work is None else _work(form.work, f"{place}.work")
-    return Case(form.id, tuple(times), form.loops, form.ops, form.kernels, tuple(form.operators), work)
+    operators = tuple(form.operators)
+    return Case(form.id, tuple(times), form.loops, form.ops, form.kernels, operators, work, form.definition)
 
 
 def _work(form: _WorkForm, place: str) -> CaseWork:

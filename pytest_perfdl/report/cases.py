@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_perfdl.machine.utilization import NO_RATES
 from pytest_perfdl.model.cases import axes_of
 from pytest_perfdl.model.metrics import CASE_TIME, METRICS
-from pytest_perfdl.model.units import format_percent, plural, some
+from pytest_perfdl.model.units import format_percent, format_quantity, plural, some
 from pytest_perfdl.report import figures
 from pytest_perfdl.report.layout import Column, Table
 from pytest_perfdl.results.verdict import VERDICTS, MetricVerdict
@@ -234,3 +234,10 @@ def where(axes: Mapping[str, str]) -> str:
 
 def _interval(row: CaseVerdict | GroupVerdict) -> str:
     return "" if row.interval is None else f"[{format_percent(row.interval[0])}, {format_percent(row.interval[1])}]"
+
+
+def case_text(case: CaseVerdict, whole: str) -> str:
+    """What `PerfRegression` says of a test that is a case of another one (node id `whole`)."""
+    change = "" if case.effect is None else f" {format_percent(case.effect)} {_interval(case)}"
+    times = [format_quantity(ns, "ns") for ns in (case.base_ns, case.time_ns) if ns is not None]
+    return f"{case.verdict}:{change} ({' -> '.join(times)}); {whole} has the report"

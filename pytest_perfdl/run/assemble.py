@@ -430,6 +430,7 @@ def table_call(results: Sequence[CallResult]) -> tuple[Call, list[Finding]]:
             case.kernels,
             tuple(case.operators),
             case.work,
+            case.definition,
         )
         for case in sorted(known, key=lambda case: case.id)
     )

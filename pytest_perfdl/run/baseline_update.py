@@ -23,32 +23,40 @@ def rewrites(mode: str | None, judgement: Judgement) -> bool:
     verdict = judgement.verdict
     if verdict == "waived":
         return False
+    has_new_case = any(case.verdict == "new" for case in judgement.cases)
     if mode == "changed":
-        return (verdict in REWRITTEN and not judgement.is_budgets_alone) or judgement.counts_changed
-    return mode == "new" and verdict == "missing"
+        changed = verdict in REWRITTEN and not judgement.is_budgets_alone
+        return changed or judgement.counts_changed or has_new_case
+    # The commit that the others are compared with would move past a slowdown.
+    adds = has_new_case and verdict in ("unchanged", "inconclusive")
+    return mode == "new" and (verdict == "missing" or adds)
 
 
-def keep_cases(new: Record, base: Record, judgement: Judgement) -> Record:
+def keep_cases(new: Record, base: Record, judgement: Judgement, mode: str, *, of_tests: bool) -> Record:
     """The record with the stored times of those cases of a table that did not change.
 
-    So a new baseline has another line for a case that changed, and no others.
+    So a new baseline has another line for a case that changed, and no others. Where the cases are tests (`of_tests`),
+    those that were not selected stay, and with the mode `new` those that have a baseline.
     """
-    same = {each.id for each in judgement.cases if each.verdict in ("unchanged", "inconclusive")}
-    stored = {case.id: case for call in base.calls for case in call.cases if case.id in same}
+    stored = {case.id: case for call in base.calls for case in call.cases}
+    verdicts = {case.id: case.verdict for case in judgement.cases}
     if not stored or new.repeats != base.repeats:
         return new
 
-    def kept(call: Call) -> Call:
-        return replace(call, cases=tuple(_kept(case, stored.get(case.id)) for case in call.cases))
+    def kept(case: Case) -> Case:
+        before = stored.get(case.id)
+        if before is None or before.definition != case.definition:
+            return case
+        same_work = (before.operators, before.ops, before.kernels) == (case.operators, case.ops, case.kernels)
+        unchanged = verdicts.get(case.id) in ("unchanged", "inconclusive") and same_work
+        return before if mode == "new" or unchanged else case
 
-    return replace(new, calls=tuple(map(kept, new.calls)))
+    def merged(call: Call) -> Call:
+        measured = {case.id for case in call.cases}
+        others = [case for case in stored.values() if of_tests and case.id not in measured]
+        return replace(call, cases=tuple(sorted((*map(kept, call.cases), *others), key=lambda case: case.id)))
 
-
-def _kept(case: Case, stored: Case | None) -> Case:
-    """The stored case, if a call of it runs the same."""
-    if stored is None or (stored.operators, stored.ops, stored.kernels) != (case.operators, case.ops, case.kernels):
-        return case
-    return stored
+    return replace(new, calls=tuple(map(merged, new.calls)))
 
 
 def update(

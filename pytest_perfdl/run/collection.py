@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import difflib
 import functools
+import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions, check_axes, is_perf_test, ranks_of
+from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions, check_axes, is_perf_test, is_unittest, ranks_of
 from pytest_perfdl.config.settings import Settings
-from pytest_perfdl.config.short_names import BENCHMARK, marks, uses_benchmark, uses_fixture
+from pytest_perfdl.config.short_names import BENCHMARK, SHARED, marks, uses_benchmark, uses_fixture
 from pytest_perfdl.measure.loops import Loops
+from pytest_perfdl.model.cases import LONGEST_ID
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit_option
 from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME, METRICS, general, is_utilization, is_zero_if_absent
 from pytest_perfdl.model.record import LoopCount, MeasurementPlan, Record
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.waivers import Waiver, waivers_for
-from pytest_perfdl.system.pytest_internals import fixture_functions
+from pytest_perfdl.system.pytest_internals import fixture_functions, wide_parameters
 from pytest_perfdl.workers.definition import Read, read_file, test_hash
 from pytest_perfdl.workers.job import exempt_from_timeout
 
@@ -30,7 +33,19 @@ _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{4,}")
 """In the text of an object without one of its own: `<object at 0x7f12c0>`."""
 _OF_TABLES = dict.fromkeys((CASE_TIME, GROUP_TIME))
 """Metrics of tables that records do not hold as such."""
+_SHARED_HASH = hashlib.sha256(SHARED.encode()).hexdigest()[:16]
+"""Of the tests of a file together: each has its own."""
 _LIMIT_SOURCES = ("ini perf_limits", "--perf-limit")
+
+
+@dataclass(frozen=True, slots=True)
+class CaseTest:
+    """A test that is a case of another one."""
+
+    item: pytest.Function
+    group: tuple[object, ...]
+    """Its class, and the parameters of its fixtures that live longer than a test: those with the same follow each other
+    in a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,8 @@ class PerfTest:
     """Of the test's definition and parameters."""
     loops: Loops = field(default_factory=Loops, compare=False)
     """How many calls make a step."""
+    cases: Mapping[str, CaseTest] = field(default_factory=dict, compare=False)
+    """The tests of a file that share processes, by id of the case; empty for all other tests."""
 
     @property
     def demands(self) -> tuple[str, ...]:
@@ -133,6 +150,59 @@ def _refuse(item: Any, reason: str) -> None:
         raise PerfError(reason)
 
     item.setup, item.teardown = setup, lambda: None
+
+
+class SharedFile(pytest.Function):
+    """The item of all tests of a file that share processes; it stands before them."""
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """The file."""
+        return self.path, 0, self.name
+
+
+def share(
+    tests: Mapping[str, PerfTest], items: list[pytest.Item], settings: Settings, waivers: Sequence[Waiver] = ()
+) -> dict[str, PerfTest]:
+    """Join the benchmarks of each file to one test, whose item is put before theirs in `items` (in place).
+
+    Those whose marker `perf` has keywords, coroutine functions and methods of a `unittest.TestCase` stay by themselves.
+    """
+    merged = _general_limits(settings)
+    found: dict[str, PerfTest] = {}
+    cases: dict[str, dict[str, CaseTest]] = {}
+    for nodeid, test in tests.items():
+        item, (file, _, case) = test.item, nodeid.partition("::")
+        module = item.getparent(pytest.Module)
+        if module is None or not _shares(test, settings) or len(case) > LONGEST_ID or not case.isprintable():
+            found[nodeid] = test
+            continue
+        if file not in cases:
+            cases[file] = {}
+            whole = SharedFile.from_parent(module, name=SHARED, callobj=lambda: None)
+            options = MarkerOptions()
+            limits = replace(merged, waivers=waivers_for(whole.nodeid, waivers, {whole.nodeid}))
+            found[whole.nodeid] = PerfTest(
+                whole, options, options.plan(settings), limits, Limits(), _SHARED_HASH, cases=cases[file]
+            )
+            exempt_from_timeout(whole)
+            items.insert(items.index(item), whole)
+        owner = "" if item.parent is None else item.parent.nodeid
+        cases[file][case] = CaseTest(item, (owner, *wide_parameters(item)))
+    return found
+
+
+def _shares(test: PerfTest, settings: Settings) -> bool:
+    """Whether a test may share processes with others of its file."""
+    item, options = test.item, test.options
+    marked = settings.benchmarks == "marked" and is_bare(item) and item.get_closest_marker(BENCHMARK) is not None
+    return (
+        settings.shared
+        and (marked or uses_benchmark(item))
+        and replace(options, shared=None) == MarkerOptions()
+        and options.shared is not False
+        and not inspect.iscoroutinefunction(item.function)
+        and not is_unittest(item)
+    )
 
 
 def hide_fixtures(items: Iterable[pytest.Item]) -> None:

@@ -351,6 +351,8 @@ class _Pair:
         """Measure paired rounds until every time has a verdict, then locate the source lines of a change."""
         shown = (self.side.shown, self.measurement.remote.shown)
         if new.table is not None:
+            if base.table is None or self.side.record.table is None:
+                raise SideError(f"no case can be measured {self.checkout.in_words(self.commit)}", invalid=False)
             known = (shown[0], shown[1]) if shown[0] and shown[1] else None
             return self.confirmation.of_table(found, new, base, self.side.record, self.checkout, shown=known)
         origins = self.measurement.remote.origins

@@ -16,7 +16,7 @@ from pathlib import Path
 from pytest_perfdl.fixture.requests import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.judge.ranks import mean_side, rank_side
 from pytest_perfdl.judge.work import join_work, operator_sides
-from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat, table_pilot
+from pytest_perfdl.measure.commands import CallInfo, CallResult, Count, one_repeat, table_pilot
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import (
     BaselineError,
@@ -109,7 +109,7 @@ class Measurement:
         """Whether the first process may be forked, as far as is known."""
         self._is_forked = False
         """Whether it was."""
-        self._crashed: dict[str, str] = {}
+        self.crashed: dict[str, str] = {}
         """Cases of a table during which a process died, with how, in one line."""
         with self.as_failures():
             self.remote = self._start_first()
@@ -247,9 +247,9 @@ class Measurement:
     def _skips(self, error: WorkerError) -> bool:
         """Whether a new process may come further than this one, because it skips the case of a table that ended it."""
         case = error.case if isinstance(error, WorkerDied) else ""
-        if not case or case in self._crashed or len(self._crashed) == MOST_CRASHES:
+        if not case or case in self.crashed or len(self.crashed) == MOST_CRASHES:
             return False
-        self._crashed[case] = str(error).partition("\n")[0]
+        self.crashed[case] = str(error).partition("\n")[0]
         return True
 
     def _script(self, info: CallInfo) -> Script:
@@ -260,7 +260,7 @@ class Measurement:
         plan = replace(self.test.plan, period=info.period)
         if info.cases:
             seconds = context.settings.budget / 2
-            return table_pilot(plan, info, chosen_cases(context, info), seconds=seconds, failed=self._crashed)
+            return table_pilot(plan, info, chosen_cases(context, info), seconds=seconds, failed=self.crashed)
         return one_repeat(
             plan,
             info,
@@ -484,4 +484,14 @@ def _is_sound(remote: RemoteTest) -> bool:
 
 
 def _repeat(remote: RemoteTest, seconds: float) -> Repeat:
-    return Repeat(tuple(remote.results), user_values(remote), seconds)
+    return Repeat(tuple(_without_failed(result, remote) for result in remote.results), user_values(remote), seconds)
+
+
+def _without_failed(result: CallResult, remote: RemoteTest) -> CallResult:
+    """The result without the times of cases that are tests and failed, most of them after their calls."""
+    failed = {case for case, phases in remote.cases.items() if any(each.raw != "passed" for each in phases.values())}
+    cases = (
+        replace(case, step_ns=(), problem=case.problem or "the test failed") if case.id in failed else case
+        for case in result.cases
+    )
+    return replace(result, cases=tuple(cases))

@@ -197,7 +197,8 @@ class Rounds:
         """
         self._profiled = profiled
         self._turns: dict[str, list[DeviceUse]] = {side.name: [] for side in self._sides}
-        self._cases = case_order(self._seed, number, cases)
+        groups = {case: each.group for case, each in self._test.cases.items()}
+        self._cases = case_order(self._seed, number, cases, groups)
         drawn = orders(self._seed, number)[-1]
         order = self._sides if drawn == "base first" else self._sides[::-1]
         self._core = None if self.pin_reason else _drawn_core(self._seed, number)
@@ -225,7 +226,7 @@ class Rounds:
             work_head=work_of(remotes[head.name].results),
             ranks_base=_ranks_of(remotes[base.name].results),
             ranks_head=_ranks_of(remotes[head.name].results),
-            cases=_cases_of(remotes[base.name].results, remotes[head.name].results, self._crashed) if cases else None,
+            cases=_cases_of(remotes[base.name], remotes[head.name], self._crashed) if cases else None,
             start="forked" if forked else "started",
             core=self._core,
             together=self._both,
@@ -392,22 +393,27 @@ class Rounds:
             raise SideError(mistake, invalid=True)
 
 
-def case_order(seed: int, number: int, cases: Set[str]) -> tuple[str, ...]:
+def case_order(seed: int, number: int, cases: Set[str], groups: Mapping[str, object]) -> tuple[str, ...]:
     """The order of the cases in a round: random, and the same in both of its processes.
 
-    What a case leaves behind in its process then meets other cases in every round.
+    What a case leaves behind in its process then meets other cases in every round. Those of a group follow each other.
     """
     order = sorted(cases)
     random.Random(f"cases of round {number} of {seed}").shuffle(order)
-    return tuple(order)
+    places: dict[object, int] = {}
+    for place, case in enumerate(order):
+        places.setdefault(groups.get(case, case), place)
+    return tuple(sorted(order, key=lambda case: places[groups.get(case, case)]))
 
 
-def _cases_of(base: Sequence[SideResult], head: Sequence[SideResult], crashed: Mapping[str, str]) -> TimedCases:
+def _cases_of(base: RemoteTest, head: RemoteTest, crashed: Mapping[str, str]) -> TimedCases:
     """Times of the cases that both sides measured, and what went wrong with others."""
-    cases = [[case for result in side for case in result.cases] for side in (base, head)]
+    cases = [[case for result in side.results for case in result.cases] for side in (base, head)]
     times = [case_times(side) for side in cases]
     of_base, of_head = ({name: each[name] for name in sorted(times[0].keys() & times[1])} for each in times)
     problems = {case.id: case.problem for side in cases for case in side if case.problem}
+    for side in (base, head):
+        problems |= {case: f"the test {phase.raw}" for case, phases in side.cases.items() for phase in phases.values()}
     return TimedCases(of_base, of_head, {**problems, **crashed})
 
 

@@ -80,8 +80,9 @@ def run_test(curves: Curves, measurement: Measurement) -> Result:
         if info and measurement.remote.waits and context.revisions.is_same(measurement.test, baseline.own, info):
             return _same_code(measurement)
         measurement.test.loops.reuse(_calls_per_step(context, baseline))
-        _check_passed(measurement.finish_first())
-        _check_measured(measurement)
+        phase = measurement.finish_first()
+        _check_passed(phase)
+        _check_measured(measurement, phase)
         result = None
         if measurement.repeats:
             result = _limits_held(measurement, baseline)
@@ -137,7 +138,11 @@ def _check_passed(phase: PhaseReport) -> None:
     raise NotPassed("invalid", "the test failed, so its measurement was not used", phase)
 
 
-def _check_measured(measurement: Measurement) -> None:
+def _check_measured(measurement: Measurement, phase: PhaseReport) -> None:
+    if measurement.test.cases:
+        if not any(case.step_ns for repeat in measurement.repeats for call in repeat.calls for case in call.cases):
+            raise NotPassed("unmeasured", "none of the tests measured anything", phase)
+        return
     if not measurement.repeats and not measurement.alternatives:
         raise PerfError(
             f"{measurement.test.item.name} measured nothing: call perf(...), perf.steps(...) or perf.step() in the test"
@@ -160,7 +165,7 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
     _check_names(test, measurement.record())
     if settings.compares_sides:
         found = _add_accounts(measurement, against_side(measurement))
-        judgement = _with_failed_cases(_check_limits_again(measurement, found.judgement))
+        judgement = _with_failed_cases(test, _check_limits_again(measurement, found.judgement))
         return _result(measurement, measurement.record(), replace(found, judgement=judgement))
     found = _add_accounts(measurement, against_baseline(measurement, baseline))
     judgement = _check_limits_again(measurement, found.judgement)
@@ -168,8 +173,8 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
     if writes and base is not None and rewrites(settings.update, judgement):
         measurement.draw(recording)
     new = replace(context.revisions.tied(measurement.record(), measurement.remote.origins), note=settings.note)
-    if base is not None and settings.update == "changed":
-        new = keep_cases(new, base, judgement)
+    if base is not None and settings.update in ("new", "changed"):
+        new = keep_cases(new, base, judgement, settings.update, of_tests=bool(test.cases))
     updated = writes and update(context, measurement, new, base, judgement)
     notes = [finding for finding in new.integrity if finding.code == UNTIED]
     notes += _short_steps(measurement)
@@ -180,14 +185,17 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
         count = plural(measurement.redrawn, "process", "processes")
         said = f"{count} measured again, because other programs used the CPU"
         notes.append(Finding("note", "redrawn", said))
-    judgement = _with_failed_cases(judgement.with_findings(*notes))
+    judgement = _with_failed_cases(test, judgement.with_findings(*notes))
     return _result(measurement, new, replace(found, judgement=judgement), updated=updated)
 
 
-def _with_failed_cases(judgement: Judgement) -> Judgement:
-    """The judgement, `invalid` if cases of a table cannot be measured; the others were measured, and recorded."""
+def _with_failed_cases(test: PerfTest, judgement: Judgement) -> Judgement:
+    """The judgement, `invalid` if cases of a table cannot be measured; the others were measured, and recorded.
+
+    Cases that are tests fail by themselves.
+    """
     failed = [finding.message for finding in judgement.integrity if finding.code == CASE_ERROR]
-    if not failed:
+    if not failed or test.cases:
         return judgement
     reason = "; ".join(filter(None, (some(failed), judgement.reason)))
     return replace(judgement, verdict="invalid", reason=reason)

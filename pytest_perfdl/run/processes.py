@@ -166,7 +166,7 @@ class Processes:
             foreign=foreign,
             names=names,
             deeper=deeper,
-            watch=first,
+            first=first,
             side=side,
             inject=settings.inject if checkout is None and not side.startswith("base") else 0.0,
             attribute=attribute,
@@ -174,6 +174,8 @@ class Processes:
             rank_timeout=settings.launch.timeout,
             shows=cold,
             unfrozen=unfrozen,
+            tests={case: each.item.nodeid for case, each in test.cases.items()},
+            identity=test.hash if test.cases else "",
         )
         # What pytest does not capture is the user's to see; later repeats would only repeat it.
         inherit_output = first and capture != "fd"

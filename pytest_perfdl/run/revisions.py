@@ -468,8 +468,11 @@ class Revisions:
     # Checkouts
 
     def redefined(self, test: PerfTest, commit: str) -> Redefined | None:
-        """How the test is defined otherwise in a commit, or is not in it; `None` if the definition is the same."""
-        if self.top is None or not commit:
+        """How the test is defined otherwise in a commit, or is not in it; `None` if the definition is the same.
+
+        Where tests are cases of one, each side runs its own: those that are defined otherwise are not compared.
+        """
+        if self.top is None or not commit or test.cases:
             return None
         key = test.item.nodeid, commit
         if key not in self._redefined:

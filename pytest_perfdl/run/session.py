@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from pytest_perfdl.model.failures import PerfError, PerfRegression
 from pytest_perfdl.model.record import TEST_ERROR, Key
 from pytest_perfdl.model.visible import clean, harmless, visible
 from pytest_perfdl.report import Written, github, markdown, remove_earlier, write_all
+from pytest_perfdl.report.cases import case_text
 from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
 from pytest_perfdl.report.exports import properties
 from pytest_perfdl.report.files import write_files
@@ -37,7 +39,7 @@ from pytest_perfdl.results import run_file
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import Verdict, parse_fail_on
 from pytest_perfdl.run import selection
-from pytest_perfdl.run.collection import PerfTest, adopt, hide_fixtures, unmeasured_limits
+from pytest_perfdl.run.collection import PerfTest, adopt, hide_fixtures, share, unmeasured_limits
 from pytest_perfdl.run.context import RunContext, name_rules
 from pytest_perfdl.run.machine_rates import MachineRates
 from pytest_perfdl.run.measurement import Measurement
@@ -53,12 +55,14 @@ from pytest_perfdl.system.device_lock import DeviceLock, waiting_for
 from pytest_perfdl.system.git import web_address
 from pytest_perfdl.system.import_path import own_imports
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
-from pytest_perfdl.workers.channel import Phase
+from pytest_perfdl.workers.channel import Phase, PhaseReport, load_marks
 from pytest_perfdl.workers.checkout import sweep
 from pytest_perfdl.workers.forks import Forks
 from pytest_perfdl.workers.remote_test import dress, replay, suspended_capture
 
 MEASUREMENT = pytest.StashKey[Measurement]()
+CASE = pytest.StashKey[tuple[PerfTest, str]]()
+"""Of a test that is a case: the test of all cases, and the id of the case."""
 OUTCOME = pytest.StashKey["PerfRegression | None"]()
 """The verdict of a test that was measured: running it again (--reruns) must not measure until green."""
 
@@ -127,14 +131,23 @@ class PerfSession:
             item.setup = _bound(self._setup, test)
             item.runtest = _bound(self._runtest, test)
             item.teardown = _bound(self._teardown, test)
+            for case, each in test.cases.items():
+                shared: Any = each.item
+                shared.setup, shared.runtest, shared.teardown = (
+                    _bound(partial(self._run_case, phase, case), test) for phase in ("setup", "call", "teardown")
+                )
+                each.item.stash[CASE] = test, case
 
     def finish_collecting(self) -> None:
         """After the last hook that changes the items: the fixtures of perf tests live in the workers."""
-        hide_fixtures((*(test.item for test in self.tests.values()), *(item for item, _ in self._refused.values())))
+        cases = (case.item for test in self.tests.values() for case in test.cases.values())
+        refused = (item for item, _ in self._refused.values())
+        hide_fixtures((*(test.item for test in self.tests.values()), *cases, *refused))
 
     def select(self, items: list[pytest.Item]) -> dict[str, PerfTest]:
         """Validate the perf tests among the items and put them first; those of other shards are taken out."""
         tests, self._refused = adopt(items, self.settings, self._waivers.waivers)
+        tests = share(tests, items, self.settings, self._waivers.waivers)
         if tests:
             without = selection.unmatched(self._waivers.waivers, tests, self.config)
             self._waivers = replace(self._waivers, unmatched=without)
@@ -148,6 +161,7 @@ class PerfSession:
         shards = shard_of_each(tuple(tests.values()), expected, shard.count)
         # A test that is refused fails in one shard only.
         shards |= dict.fromkeys(self._refused, 1)
+        shards |= {case.item.nodeid: shards[nodeid] for nodeid, test in tests.items() for case in test.cases.values()}
         others = [item for item in items if shards.get(item.nodeid, shard.index) != shard.index]
         items[:] = [item for item in items if shards.get(item.nodeid, shard.index) == shard.index]
         self.config.hook.pytest_deselected(items=others)
@@ -295,6 +309,31 @@ class PerfSession:
             if self._lock is not None:
                 self._lock.release()
 
+    def _run_case(self, phase: Phase, case: str, test: PerfTest) -> None:
+        """A phase of a test that is a case: what it was in the process that measured all of them."""
+        __tracebackhide__ = True
+        item, phases = test.cases[case].item, self._phases_of_case(test, case)
+        if found := phases.get(phase):
+            item.user_properties[:] = found.properties
+            for mark in load_marks(found.marks):
+                item.add_marker(mark)
+            replay(found)
+        if phase != "call":
+            return
+        result = self.results.get(test.item.nodeid)
+        judged = () if result is None else result.judgement.cases
+        verdict = next((each for each in judged if each.id == case), None)
+        if verdict is not None and verdict.verdict in self._fail_on and result is not None and result.fails:
+            raise PerfRegression(case_text(verdict, test.item.nodeid))
+        if not phases:
+            measurement = test.item.stash.get(MEASUREMENT, None)
+            why = "" if measurement is None else measurement.crashed.get(case, "")
+            raise PerfError(why or f"the test did not run, see {test.item.nodeid}")
+
+    def _phases_of_case(self, test: PerfTest, case: str) -> Mapping[Phase, PhaseReport]:
+        measurement = test.item.stash.get(MEASUREMENT, None)
+        return {} if measurement is None else measurement.remote.cases.get(case, {})
+
     def dress(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Complete a report made here with what the worker knows of the same phase."""
         if report.when == "teardown" and item.nodeid in self.tests:
@@ -303,6 +342,8 @@ class PerfSession:
         phase: Phase = report.when
         if measurement is not None and not measurement.broken and phase in measurement.remote.phases:
             dress(report, measurement.remote.phases[phase], self.config)
+        elif CASE in item.stash and (found := self._phases_of_case(*item.stash[CASE]).get(phase)):
+            dress(report, found, self.config)
         if report.when == "call" and report.skipped and hasattr(report, "wasxfail") and item.nodeid in self.results:
             # The test does not fail, so reports and `perfdl merge` must not count it as a failure.
             self.results[item.nodeid] = replace(self.results[item.nodeid], fails=False)

@@ -21,14 +21,17 @@ __all__ = [
     "forget_ini",
     "ini_keys",
     "is_at_line_start",
+    "keep_around",
     "option_actions",
     "options",
     "parse_early",
     "parser_of",
     "plain_parser",
     "run_phases",
+    "tear_down_for",
     "terminal_encoding",
     "terminal_width",
+    "wide_parameters",
 ]
 
 
@@ -138,6 +141,31 @@ def run_phases(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     from _pytest.runner import runtestprotocol
 
     runtestprotocol(item, log=True, nextitem=nextitem)
+
+
+def keep_around(item: pytest.Item) -> pytest.Item:
+    """An item that is never run: as the next one, it keeps what is set up around another one, such as its module."""
+    parent: Any = item.parent
+    following: pytest.Item = pytest.Function.from_parent(parent, name="following", callobj=lambda: None)
+    return following
+
+
+def tear_down_for(session: pytest.Session, item: pytest.Item | None) -> None:
+    """Tear down what is set up around earlier items and not around this one; `None` for all."""
+    private: Any = session
+    private._setupstate.teardown_exact(item)
+
+
+def wide_parameters(item: Any) -> tuple[tuple[str, int], ...]:
+    """Parameters of fixtures that live longer than a test, with the index of their value."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is None:
+        return ()
+    return tuple(
+        (name, callspec.indices[name])
+        for name, scope in sorted(callspec._arg2scope.items())
+        if scope.value != "function" and name in callspec.indices
+    )
 
 
 def complete_subtest(config: pytest.Config, report: Any, data: Mapping[str, Any]) -> None:

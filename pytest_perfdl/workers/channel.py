@@ -11,7 +11,7 @@ import struct
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
@@ -173,8 +173,9 @@ class WorkerJob:
     """Top-level names of the repository's code."""
     deeper: tuple[str, ...] = ()
     """Top-level names of what else the repository has, which may be another's: stubs, vendored packages."""
-    watch: bool = False
-    """Whether to find out which files of the code were opened without being noted."""
+    first: bool = False
+    """Whether pytest's own reports are made of this worker, which then finds out which files of the code were opened
+    without being noted, too."""
     side: str = ""
     """Which alternative of a `perf.compare` this worker runs; empty for all other measuring."""
     inject: float = 0.0
@@ -192,6 +193,10 @@ class WorkerJob:
 
     It is frozen otherwise: the first such collection copies every page of it.
     """
+    tests: Mapping[str, str] = field(default_factory=dict)
+    """Node ids of the tests that are the cases of this one, by id of the case; empty for all other tests."""
+    identity: str = ""
+    """Identifies what such a test is made of; its cases have identities of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +213,14 @@ class PhaseReport:
     """Marks that the test was given since the last phase, pickled."""
     opaque: bool = False
     """Whether what went wrong was a value that can only travel as text, such as a fixture that was not found."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseReport:
+    """One of the phases of a test that is a case is over in the worker."""
+
+    case: str
+    phase: PhaseReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import struct
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -59,6 +61,16 @@ def third_party(name: str, module: object, names: Collection[str], *, rewritten:
 def is_installed(file: str) -> bool:
     """Whether a module's file belongs to something that was installed."""
     return any(place in file for place in _INSTALLED)
+
+
+def is_of_python(file: str) -> bool:
+    """Whether a module's file is one of the standard library."""
+    return file.startswith(_library()) and not is_installed(file)
+
+
+@functools.cache
+def _library() -> tuple[str, ...]:
+    return tuple(f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "platstdlib"))
 
 
 class Watch(MetaPathFinder):
@@ -144,7 +156,9 @@ class Watch(MetaPathFinder):
         file = getattr(module, "__file__", None)
         # Modules that are made up have names of files that do not exist, or none.
         file = file if isinstance(file, str) and file.startswith(os.sep) else ""
-        return name.partition(".")[0] in self._names or (file != "" and not is_installed(file))
+        # Others are modules of the standard library under a second name, as zipp has them.
+        elsewhere = file != "" and not (is_installed(file) or is_of_python(file))
+        return name.partition(".")[0] in self._names or elsewhere
 
     def _third_party(self, name: str, module: object) -> str:
         return third_party(name, module, self._names)

@@ -12,7 +12,6 @@ import importlib
 import os
 import socket
 import sys
-import sysconfig
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ from pytest_perfdl.model.units import plural
 from pytest_perfdl.system.import_path import own_imports
 from pytest_perfdl.workers import worker
 from pytest_perfdl.workers.channel import Channel, Fork, Forked, LoadModules, ModulesLoaded, Reap, Reaped
-from pytest_perfdl.workers.files_read import NOT_THE_TESTS, is_installed
+from pytest_perfdl.workers.files_read import NOT_THE_TESTS, is_of_python
 
 _GIVEN = NOT_THE_TESTS | sys.stdlib_module_names
 """Names of modules that are none of a test's."""
@@ -123,15 +122,13 @@ def _with_packages(name: str) -> Iterator[str]:
 
 def _loaded(names: set[str]) -> Iterator[tuple[str, str]]:
     """Those of some modules that are files and belong neither to Python nor to pytest."""
-    library = tuple(f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "platstdlib"))
     for name in sorted(names):
         # What is imported later may remove modules: setuptools does with packages of its own copies.
         module, top = sys.modules.get(name), name.partition(".")[0]
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not Path(file).is_absolute() or getattr(module, "__name__", "") != name:
             continue
-        of_python = file.startswith(library) and not is_installed(file)
-        if not of_python and top not in NOT_THE_TESTS:
+        if not is_of_python(file) and top not in NOT_THE_TESTS:
             yield name, file
 
 

@@ -19,6 +19,7 @@ from pytest_perfdl.workers import channel
 from pytest_perfdl.workers.channel import (
     Broken,
     CallStarted,
+    CaseReport,
     ExpectationSent,
     ExtraReport,
     Origins,
@@ -68,6 +69,8 @@ class RemoteTest:
         self.command: object = None
         """The last command that a script sent."""
         self.phases: dict[Phase, PhaseReport] = {}
+        self.cases: dict[str, dict[Phase, PhaseReport]] = {}
+        """The phases of tests that are cases, by id of the case."""
         self.calls: list[Any] = []
         """The announcement of each perf(...) call so far."""
         self.results: list[Any] = []
@@ -150,6 +153,8 @@ class RemoteTest:
         match message:
             case PhaseReport():
                 self._take_phase(message)
+            case CaseReport():
+                self.cases.setdefault(message.case, {})[message.phase.phase] = message.phase
             case ExtraReport() | RecordedWarning():
                 if self._forward:
                     self._held.append(message)

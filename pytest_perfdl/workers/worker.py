@@ -18,22 +18,25 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from pytest_perfdl.model.errors import ChannelClosed
+from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Better
 from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.visible import error_line, visible
 from pytest_perfdl.system.import_path import own_imports
-from pytest_perfdl.system.pytest_internals import config_of, run_phases
+from pytest_perfdl.system.pytest_internals import config_of, keep_around, run_phases, tear_down_for
 from pytest_perfdl.workers import channel
 from pytest_perfdl.workers.channel import (
     Broken,
     CallShown,
     CallStarted,
+    CaseReport,
     Channel,
     ExpectationSent,
     ExtraReport,
@@ -106,7 +109,7 @@ def serve(
         shows = job.shows or not forked
         watch = Watch(job.names, groups) if shows else None
         # In later processes, its audit hook would cost the timed steps some 0.1 µs for each `id()` in them.
-        reads = Reads(*filter(None, (job.own, job.foreign)), watch=job.watch) if shows and job.own else None
+        reads = Reads(*filter(None, (job.own, job.foreign)), watch=job.first) if shows and job.own else None
         if job.own and job.foreign:
             move_editable_installs(Checkout(working_tree=Path(job.foreign), root=Path(job.own)))
         config = config_of(job.options, [job.path])
@@ -163,6 +166,12 @@ class WorkerPlugin:
         self.side = job.side
         self.inject = job.inject
         self.cold = job.cold
+        self.cases: Any = None
+        self._case = ""
+        """The case whose test runs."""
+        self._told = "all"
+        self._failure = ""
+        """Why the test of a case failed, in one line."""
         self._raw: dict[str, RawOutcome] = {}
         self._marks: list[pytest.Mark] = []
         self._item: pytest.Function | None = None
@@ -180,7 +189,10 @@ class WorkerPlugin:
             self._collect_errors.append(report.longreprtext)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if self.job.tests:
+            # `fixture.shared` runs them.
+            return None
         matching = [
             item for item in session.items if item.nodeid == self.job.nodeid and isinstance(item, pytest.Function)
         ]
@@ -205,6 +217,66 @@ class WorkerPlugin:
                 self.channel.send(Stopped("KeyboardInterrupt in the worker process", None, interrupted=True))
         return True
 
+    def run_tests(self, session: pytest.Session, measure: Callable[[Mapping[str, pytest.Function]], None]) -> None:
+        """Measure the tests of the job that there are, and report the phases of the test that they are cases of."""
+        by_id = {item.nodeid: item for item in session.items if isinstance(item, pytest.Function)}
+        items = {case: by_id[nodeid] for case, nodeid in self.job.tests.items() if nodeid in by_id}
+        if self._collect_errors:
+            self.channel.send(Broken("\n".join(self._collect_errors)))
+            return
+        if not items:
+            where = f"the worker process found none of the tests in {self.job.path}"
+            self.channel.send(Broken(where, absent=True))
+            return
+        for item in items.values():
+            exempt_from_timeout(item)
+        self._item = next(iter(items.values()))
+        phases: tuple[tuple[Phase, Callable[[], object]], ...] = (
+            ("setup", lambda: None),
+            ("call", lambda: measure(items)),
+            ("teardown", lambda: tear_down_for(session, None)),
+        )
+        try:
+            for phase, act in phases:
+                self._report_whole(phase, act)
+        except pytest.exit.Exception as stop:
+            self.channel.send(Stopped(str(stop.msg), stop.returncode, interrupted=False))
+        except KeyboardInterrupt:
+            self.channel.send(Stopped("KeyboardInterrupt in the worker process", None, interrupted=True))
+
+    def _report_whole(self, phase: Phase, act: Callable[[], object]) -> None:
+        """Do what a phase is of, and report how it ended."""
+        assert self._item is not None
+        raw: RawOutcome = "passed"
+        text = None
+        try:
+            act()
+        except pytest.skip.Exception as skip:
+            raw, text = "skipped", str(skip.msg)
+        except (Exception, PerfError):
+            raw, text = "failed", traceback.format_exc()
+        report = pytest.TestReport(self.job.nodeid, self._item.location, {}, raw, text, phase)
+        data = channel.plain(
+            self._item.config.hook.pytest_report_to_serializable(config=self._item.config, report=report)
+        )
+        assert isinstance(data, dict)
+        self.channel.send(PhaseReport(phase=phase, raw=raw, report=data, properties=[], marks=()))
+
+    def run_test(self, item: pytest.Function, told: str) -> str:
+        """Run the test of a case in pytest's protocol; why it failed or was skipped, in one line."""
+        self._item, self._told, self._failure = item, told, ""
+        self._case = next(case for case, nodeid in self.job.tests.items() if nodeid == item.nodeid)
+        try:
+            tear_down_for(item.session, item)
+        except (Exception, PerfError) as error:
+            return f"what an earlier test has set up cannot be torn down: {error_line(error)}"
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=keep_around(item))
+        return self._failure
+
+    def identity_of(self, item: pytest.Function) -> str:
+        """Identifies what a test is made of: its definition and parameters."""
+        return test_hash(item, read_file)
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         if self.job.own and self._item is not None:
@@ -217,7 +289,7 @@ class WorkerPlugin:
                     job.own,
                     job.foreign,
                     (*job.names, *job.deeper),
-                    test_hash(self._item, read_file),
+                    job.identity or test_hash(self._item, read_file),
                     self._reads,
                     besides=besides,
                 )
@@ -277,27 +349,34 @@ class WorkerPlugin:
         data = channel.plain(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
         assert isinstance(data, dict)
         if type(report) is not pytest.TestReport or report.nodeid != item.nodeid:
-            self.channel.send(ExtraReport(data))
+            if self._told == "all":
+                self.channel.send(ExtraReport(data))
             return
         added = [mark for mark in item.own_markers if not any(mark is known for known in self._marks)]
         self._marks += added
         phase: Phase = report.when
-        self.channel.send(
-            PhaseReport(
-                phase=phase,
-                raw=self._raw[phase],
-                report=data,
-                properties=[(str(name), channel.plain(value)) for name, value in item.user_properties],
-                marks=channel.dump_marks(added),
-                opaque=isinstance(data.get("longrepr"), str) and not isinstance(report.longrepr, str),
-            )
+        found = PhaseReport(
+            phase=phase,
+            raw=self._raw[phase],
+            report=data,
+            properties=[(str(name), channel.plain(value)) for name, value in item.user_properties],
+            marks=channel.dump_marks(added),
+            opaque=isinstance(data.get("longrepr"), str) and not isinstance(report.longrepr, str),
         )
+        if not self.job.tests:
+            self.channel.send(found)
+            return
+        if found.raw != "passed":
+            said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or report.longreprtext
+            self._failure = self._failure or f"the test {found.raw}: {visible(said.strip().partition(chr(10))[0])}"
+        if self._told == "all" or (self._told == "failures" and found.raw != "passed"):
+            self.channel.send(CaseReport(self._case, found))
 
     def pytest_warning_recorded(
         self, warning_message: Any, when: str, nodeid: str, location: tuple[str, int, str] | None
     ) -> None:
         # What collection and configuration warn of, the orchestrating process has seen itself.
-        if when == "runtest":
+        if when == "runtest" and self._told == "all":
             self.channel.send(channel.dump_warning(warning_message, nodeid, location))
 
     def start_call(self, call: object) -> None:

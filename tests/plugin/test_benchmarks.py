@@ -138,9 +138,8 @@ def of_run(project):
 @pytest.mark.parametrize("plugins", [(), (THEIRS,)], ids=["alone", "beside"])
 def test_a_suite_of_pytest_benchmark_is_measured(project, plugins):
     project.write("test_suite.py", SUITE)
-    ran = project.run(
-        "--perf", "--perf-benchmarks", "--perf-json=run.json", "--perf-repeats=1", *NOT_JUDGED, plugins=plugins
-    )
+    options = ("--perf-benchmarks", "-o", "perf_shared=false", "--perf-json=run.json", "--perf-repeats=1")
+    ran = project.run("--perf", *options, *NOT_JUDGED, plugins=plugins)
     found = of_run(project)
 
     without = {name for name, test in found.items() if not test["metrics"]}
@@ -151,6 +150,18 @@ def test_a_suite_of_pytest_benchmark_is_measured(project, plugins):
     assert "no call is left to be profiled" in json.dumps(found["test_pedantic[given1-11]"])
     assert found["test_torch"]["metrics"]["flops"]["new"] == 1024
     assert ran.summary() == "6 failed, 15 passed"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plugins", [(), (THEIRS,)], ids=["alone", "beside"])
+def test_a_suite_of_pytest_benchmark_passes_in_shared_processes_as_there(project, plugins):
+    project.write("test_suite.py", SUITE)
+    options = ("--perf-benchmarks", "--perf-json=run.json", "--perf-repeats=1")
+    ran = project.run("--perf", *options, *NOT_JUDGED, plugins=plugins)
+    (whole,) = of_run(project)
+    assert whole == "benchmarks"
+    # One more for all of them.
+    assert ran.summary() == "22 passed"
 
 
 CONFTEST = """

@@ -335,3 +335,17 @@ def test_a_case_of_alternatives_that_fails_in_a_round_is_named():
     assert not outcome.open
     assert outcome.verdicts["case_time"].verdict == "invalid"
     assert f"{IDS[0]} (RuntimeError: no memory)" in outcome.verdicts["case_time"].reason
+
+
+def test_a_case_that_is_defined_otherwise_is_not_compared():
+    first, *others = table().cases
+    base = replace(table(), cases=(replace(first, definition="0" * 16), *others))
+    new = replace(table(), cases=(replace(first, definition="1" * 16), *others))
+    rule = gate(base, base, new)
+    assert first.id not in rule.family.tree.cases
+    assert len(rule.family.tree.cases) == len(IDS) - 1
+    ids = [case.id for case in others]
+    found = settled(rule, rounds(8, ids=ids), base=base, now=base, new=new)
+    assert {case.id: case.verdict for case in found.cases}[first.id] == "new"
+    said = [finding.message for finding in found.integrity]
+    assert f"1 case defined otherwise in the baseline, not compared: {first.id}" in said

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from pytest_perfdl.fixture.calling import check_result
-from pytest_perfdl.measure.cases import CaseProgram
-from pytest_perfdl.measure.commands import DescribeCases, OpenCase, TimeCase
+from pytest_perfdl.measure.cases import Calls, CaseProgram, TableProgram
+from pytest_perfdl.measure.commands import DescribeCases, OpenCase, Rounds, TimeCase
 from pytest_perfdl.measure.global_state import GlobalState
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import CaseWork
@@ -21,7 +21,7 @@ from unit.measure.answers import Conversation
 def run(open_case, *commands, work_of=lambda _: None):
     """The answers of a process that gets these commands."""
     conversation = Conversation(*commands)
-    CaseProgram(conversation, open_case, work_of=work_of, check=check_result, seed=0).run()
+    TableProgram(conversation, open_case, work_of=work_of, check=check_result, seed=0).run()
     return conversation.answers
 
 
@@ -222,3 +222,90 @@ def test_operators_of_all_cases_come_from_one_profile():
 def test_an_unknown_command_is_an_error():
     with pytest.raises(TypeError, match="unknown command"):
         run(lambda _: work, "anything")
+
+
+class WholeCases(CaseProgram):
+    """Cases that do more than their call, as tests do."""
+
+    def __init__(self, conversation, bodies):
+        super().__init__(conversation, seed=0)
+        self.bodies = bodies
+
+    def run_case(self, case):
+        try:
+            self.bodies[case](self)
+        except Exception as error:
+            return f"failed: {error}"
+        return ""
+
+
+def run_tests(bodies, *commands):
+    conversation = Conversation(*commands)
+    WholeCases(conversation, bodies).run()
+    return conversation.answers
+
+
+def test_a_case_goes_on_after_its_last_call_and_before_the_next_case():
+    events = []
+
+    def body(name):
+        def run(program):
+            events.append(f"{name} begins")
+            program.serve(Calls(lambda: events.append(name)))
+            events.append(f"{name} ends")
+
+        return run
+
+    first, timed, second, _ = run_tests(
+        {"a": body("a"), "b": body("b")}, OpenCase("a", 0, 1), TimeCase(2), OpenCase("b", 1, 1)
+    )
+    assert events == ["a begins", "a", "a", "a ends", "b begins", "b", "b ends"]
+    assert (first.problem, second.problem, len(timed.step_ns)) == ("", "", 2)
+
+
+def test_a_case_that_makes_no_call_or_fails_before_it_says_so():
+    def fails(program):
+        raise ValueError("broken")
+
+    nothing, failed, _ = run_tests({"a": lambda _: None, "b": fails}, OpenCase("a", 1), OpenCase("b", 1))
+    assert nothing.problem == "it measured nothing"
+    assert failed.problem == "failed: broken"
+
+
+def test_what_a_call_raises_is_raised_where_it_was_made():
+    caught = []
+    left = [2]
+
+    def call():
+        left[0] -= 1
+        if left[0] < 0:
+            raise ValueError("enough")
+
+    def catches(program):
+        try:
+            program.serve(Calls(call))
+        except ValueError as error:
+            caught.append(str(error))
+
+    opened, timed, after, _ = run_tests(
+        {"a": catches, "b": lambda program: program.serve(Calls(int))},
+        OpenCase("a", 1, 1),
+        TimeCase(3),
+        OpenCase("b", 1, 1),
+    )
+    assert caught == ["enough"]
+    assert (opened.problem, timed.problem, timed.step_ns, after.problem) == ("", "ValueError: enough", (), "")
+
+
+def test_a_case_that_says_how_often_its_calls_are_made_gets_these_and_no_more():
+    calls = []
+
+    def body(program):
+        program.serve(lambda loops: calls.append(loops) or 7, rounds=Rounds(timed=3, warmup=2, calls=5))
+
+    opened, timed, described, _ = run_tests({"a": body}, OpenCase("a", 15), TimeCase(3), DescribeCases(("a",)))
+    assert opened.rounds == Rounds(3, 2, 5)
+    assert timed.step_ns == (7, 7, 7)
+    # Warm-up and rounds, once timed and once where others are described.
+    assert calls == [5] * 5 + [5] * 5
+    assert described.operators == {}

@@ -60,6 +60,17 @@ def test_what_cases_have_to_do_is_kept_where_the_test_states_it():
     assert from_json(written) == kept
 
 
+def test_what_a_case_is_made_of_is_kept_where_it_is_a_test_of_its_own():
+    times = (1.0,) * record().repeats
+    kept = table(Case("a", times, 1, 1, 0, definition="0123456789abcdef"), Case("b", times, 1, 1, 0))
+    written = to_json(kept)
+    assert [case.get("definition") for case in written["calls"][0]["cases"]] == ["0123456789abcdef", None]
+    assert from_json(written) == kept
+    written["calls"][0]["cases"][0]["definition"] = "../secret"
+    with pytest.raises(RecordError, match=r"calls\[0\].cases\[0\].definition"):
+        from_json(written)
+
+
 @pytest.mark.parametrize("flops", [-1, 1e200, "many"])
 def test_what_no_call_can_have_to_do_is_refused(flops):
     written = to_json(table(Case("a", (1.0,) * record().repeats, 1, 1, 0, (), CaseWork(flops=1.0))))

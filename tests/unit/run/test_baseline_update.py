@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from making import record
 
 from pytest_perfdl.model.limits import Budget, Limit
-from pytest_perfdl.results.verdict import VERDICTS, Judgement, MetricVerdict
+from pytest_perfdl.model.record import Call, Case, Occasion
+from pytest_perfdl.results.verdict import VERDICTS, CaseVerdict, Judgement, MetricVerdict
 from pytest_perfdl.run import baseline_update
 
 OPS = MetricVerdict("ops", "counted", "1", "lower", 412, 419, verdict="changed", reason="412 -> 419 (+7)")
@@ -48,3 +50,42 @@ def test_a_budget_is_not_lifted_by_a_baseline():
     unjudged = replace(same, verdict=None)
     assert baseline_update.rewrites("changed", Judgement("t", "regressed", "", (budget, unjudged)))
     assert baseline_update.rewrites("changed", replace(alone, environment=(slower,)))
+
+
+def case(name, ns=1000.0, definition="0" * 16, ops=1):
+    return Case(name, (ns,), 1, ops, 0, (), None, definition)
+
+
+def verdicts(**given):
+    return Judgement("t", "unchanged", "", cases=tuple(CaseVerdict(name, verdict) for name, verdict in given.items()))
+
+
+def test_cases_without_a_baseline_are_added_unless_others_got_slower():
+    added = verdicts(old="unchanged", added="new")
+    for mode in ("new", "changed"):
+        assert baseline_update.rewrites(mode, added)
+        assert not baseline_update.rewrites(mode, verdicts(old="unchanged"))
+    assert not baseline_update.rewrites("new", replace(added, verdict="regressed"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "of_tests", "kept"),
+    [
+        ("new", True, {"same": 1, "slower": 1, "redefined": 2, "added": 2, "gone": 1}),
+        ("changed", True, {"same": 1, "slower": 2, "redefined": 2, "added": 2, "gone": 1}),
+        ("changed", False, {"same": 1, "slower": 2, "redefined": 2, "added": 2}),
+    ],
+)
+def test_a_new_baseline_keeps_the_cases_that_did_not_change(mode, of_tests, kept):
+    other = "1" * 16
+    base = table_of(case("gone", 1), case("redefined", 1), case("same", 1), case("slower", 1))
+    new = table_of(case("added", 2), case("redefined", 2, other), case("same", 2), case("slower", 2))
+    judged = verdicts(same="unchanged", slower="regressed", redefined="new", added="new")
+    found = baseline_update.keep_cases(new, base, judged, mode, of_tests=of_tests)
+    assert {each.id: each.ns[0] for each in found.calls[0].cases} == kept
+    assert [each.id for each in found.calls[0].cases] == sorted(kept)
+
+
+def table_of(*cases):
+    call = Call("", {}, (), (0,), cases=cases)
+    return replace(record(), calls=(call,), occasions=(Occasion(1, "2026-11-27", None, None),))

@@ -26,7 +26,7 @@ class Remote:
         self.waits = False
         self.over = False
         self.ended = []
-        self.phases, self.results, self.metrics, self.origins = {}, [], [], None
+        self.phases, self.cases, self.results, self.metrics, self.origins = {}, {}, [], [], None
 
     def advance(self):
         self.waits = True
@@ -57,7 +57,7 @@ def in_rounds(start, parent=None, shown=None, scripts=None, threads=1, **options
     settings = SimpleNamespace(**{"pin": "auto", "start": "auto", "budget": 300.0, **options})
     processes = SimpleNamespace(start=begin, parent=parent, scratch="/scratch")
     context = SimpleNamespace(processes=processes, config=None, settings=settings)
-    test = SimpleNamespace(plan=MeasurementPlan(warmup=15, steps=40, threads=threads), loops=Loops())
+    test = SimpleNamespace(plan=MeasurementPlan(warmup=15, steps=40, threads=threads), loops=Loops(), cases={})
     sides = RoundSide("base", variant="base"), RoundSide("head", variant="head")
     return Rounds(context, test, *sides, seed=1, shown=shown)
 
@@ -474,4 +474,15 @@ def test_the_order_of_cases_is_that_of_the_round_and_not_of_a_side(monkeypatch):
         orders_seen.append(tuple(command.case for command in both[0].commands if isinstance(command, OpenCase)))
     assert all(set(order) == ids for order in orders_seen)
     assert len(set(orders_seen)) == 3, "what a case leaves behind meets other cases in every round"
-    assert orders_seen[0] == rounds.case_order(1, 1, ids)
+    assert orders_seen[0] == rounds.case_order(1, 1, ids, {})
+
+
+def test_cases_that_share_what_is_set_up_around_them_follow_each_other():
+    groups = {case: case[0] for case in ("a1", "a2", "a3", "b1", "b2")}
+    orders_seen = {rounds.case_order(0, number, frozenset({*groups, "c"}), groups) for number in range(40)}
+    assert len(orders_seen) > 10
+    for order in orders_seen:
+        letters = [case[0] for case in order]
+        assert [letter for place, letter in enumerate(letters) if letters[place - 1 : place] != [letter]] == list(
+            dict.fromkeys(letters)
+        )

@@ -275,3 +275,11 @@ def test_more_than_a_few_modules_after_the_first_call_are_late(number, load):
         load(f"late_{each}_lib")
         __import__(f"late_{each}_lib")
     assert watch.shown().late == (number == 6)
+
+
+def test_a_module_of_python_under_a_second_name_is_not_the_repository_s(forked, load):
+    load("installed_lib", "import sys, zipfile; sys.modules['installed_lib.overlay'] = zipfile")
+    watch = forked("installed_lib")
+    import installed_lib  # noqa: F401
+
+    assert watch.start_call() == ""

@@ -335,6 +335,7 @@ def _call_in_range(body: Body, name: str, rounds: Rounds | None) -> tuple[list[i
 
     if rounds is not None:
         return [*_steps(body, rounds.calls, rounds.warmup + rounds.timed)][rounds.warmup :], rounds.calls
+    device.synchronize()  # kernels of the call before would run in the range of this one
     with record_function(name):
         return [body(1)], 1
 

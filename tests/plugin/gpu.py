@@ -38,7 +38,7 @@ from step import step
 @pytest.mark.perf
 def test_step(perf):
     {before}
-    perf(step, torch.randn({side}, {side}, device="{device}"){options})
+    perf(step, torch.randn(200, 200, device="{device}"){options})
 """
 IGNORED = "perf-report/\n.pytest_cache/\n__pycache__/\noutput-*\nrun.json\nshared/\nbaselines/\n"
 QUICK = ("--perf-steps=4", "--perf-warmup=2", "--perf-repeats=2")
@@ -57,14 +57,14 @@ class GpuProject(Project):
         Further arguments of `perf(...)`, after a comma.
     """
 
-    def __init__(self, root, *, extra="pass", head=None, before="pass", device="cuda", side=200, call=""):
+    def __init__(self, root, *, extra="pass", head=None, before="pass", device="cuda", call=""):
         super().__init__(root)
         self.shared = root / "shared"
         self.shared.mkdir()
         self.write(".gitignore", IGNORED)
         self.write("conftest.py", CONFTEST)
         self.write("step.py", STEP.format(extra=extra))
-        self.write("test_gpu.py", TEST.format(before=before, device=device, side=side, options=call))
+        self.write("test_gpu.py", TEST.format(before=before, device=device, options=call))
         make_repository(root)
         commit(self, "one")
         if head is not None:

@@ -177,6 +177,12 @@ FAULTS = {
         "pass",
         f"{PASSES}::test_a_case_of_a_table_ends_when_the_device_is_idle",
     ),
+    "kernels of the call before are those of a case": (
+        CASES,
+        "device.synchronize()  # kernels of the call before would run in the range of this one",
+        "pass",
+        f"{PASSES}::test_kernels_of_a_case_are_those_of_its_call",
+    ),
     "ranges on the device's timeline count as kernels": (
         CASES,
         "is_kernel = not is_range and not",

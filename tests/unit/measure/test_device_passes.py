@@ -300,7 +300,7 @@ def test_a_delay_begins_when_the_device_is_idle(simulate, monkeypatch):
 def test_a_case_of_a_table_ends_when_the_device_is_idle(simulate):
     gpu = simulate()
     gpu.launch("before", 9 * MS)
-    assert cases._steps(lambda: gpu.launch("work", 2 * MS), 3, 2) == pytest.approx((6 * MS,) * 2, rel=0.01)
+    assert cases._steps(cases.Calls(lambda: gpu.launch("work", 2 * MS)), 3, 2) == pytest.approx((6 * MS,) * 2, rel=0.01)
 
 
 @pytest.mark.long
@@ -316,7 +316,7 @@ def test_kernels_of_a_case_are_those_of_its_call(simulate):
         }[case]
 
     host = Conversation(DescribeCases(("one", "two", "copy")))
-    cases.CaseProgram(host, open_case, work_of=lambda _: None, check=lambda _: None, seed=0).run()
+    cases.TableProgram(host, open_case, work_of=lambda _: None, check=lambda _: None, seed=0).run()
     assert host.answers[0].kernels == {"one": 1, "two": 2, "copy": 0}
 
 

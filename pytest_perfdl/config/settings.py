@@ -17,6 +17,7 @@ from pytest_perfdl.config.options import (
     FAILS,
     FLAGS,
     INI_KEYS,
+    SHARED_BUDGET_SECONDS,
     UPDATE_MODES,
     WAIVERS,
     UpdateMode,
@@ -92,6 +93,8 @@ class Settings:
     """Whose definition of a test both sides run, where it differs; `own` for each its own."""
     budget: float
     """Time limit of the paired rounds of one test, in seconds."""
+    shared_budget: float
+    """The same for tests of a file that share processes, together."""
     resolution: float | None
     """Slowdown (a fraction) to exclude for `unchanged` when the time budget ends; `None` for twice the limit."""
     pin: Literal["auto", "off"]
@@ -223,6 +226,7 @@ def resolve(config: pytest.Config) -> Settings:
         against_setup=reader.text("perf_against_setup", ""),
         against_tests=reader.choice("perf_against_tests", ("head", "base", "own"), "head"),
         budget=reader.seconds("perf_budget", BUDGET_SECONDS),
+        shared_budget=reader.seconds("perf_budget", SHARED_BUDGET_SECONDS),
         resolution=reader.share("perf_resolution"),
         pin=reader.choice("perf_pin", ("auto", "off"), "auto"),
         calibrate=reader.choice("perf_calibrate", ("auto", "off"), "auto"),

@@ -34,20 +34,18 @@ def to_benchmark_json(run: Run, parameters: Mapping[str, Mapping[str, object]]) 
     return {
         "machine_info": _machine_info(run),
         "commit_info": _commit_info(run.root, run.commit),
-        "benchmarks": [each for result in run.results for each in _benchmarks(result, parameters.get(result.id))],
+        "benchmarks": [each for result in run.results for each in _benchmarks(result, parameters)],
         "datetime": run.date.replace("Z", "+00:00"),
         "version": FORMAT,
     }
 
 
-def _benchmarks(result: Result, parameters: Mapping[str, object] | None) -> Iterator[dict[str, Any]]:
-    """One for each `perf(...)` call, and for each case of a table."""
+def _benchmarks(result: Result, arguments: Mapping[str, Mapping[str, object]]) -> Iterator[dict[str, Any]]:
+    """One for each `perf(...)` call, and for each case of a table, which may be a test itself."""
     record = result.new
     if record is None:
         return
-    name, series = result.id.rpartition("::")[2], record.metrics()
-    bracket = name.find("[")
-    param = None if parameters is None or bracket < 0 else name[bracket + 1 : -1]
+    series, parameters = record.metrics(), arguments.get(result.id)
     for metric in result.metrics:
         call, _, own = metric.name.rpartition(".")
         if own != _TIME or not metric.of_step or metric.name not in series:
@@ -61,7 +59,7 @@ def _benchmarks(result: Result, parameters: Mapping[str, object] | None) -> Iter
         }
         yield _benchmark(
             (result.id, f".{call}" if call else ""),
-            (parameters, param),
+            (parameters, None if parameters is None else _param(result.id)),
             {"verdict": result.verdict, **others},
             values,
             record.plan.steps * record.plan.loops.get(call, 1),
@@ -69,13 +67,26 @@ def _benchmarks(result: Result, parameters: Mapping[str, object] | None) -> Iter
     compared = {case.id: case for case in result.judgement.cases}
     for case in record.table.cases if record.table is not None else ():
         told = compared.get(case.id)
+        test = f"{result.id.partition('::')[0]}::{case.id}" if case.definition else ""
         yield _benchmark(
-            (result.id, f"[{case.id}]"),
-            ({**(parameters or {}), **axes_of(case.id)}, case.id),
+            (test, "") if test else (result.id, f"[{case.id}]"),
+            (arguments.get(test), _param(test)) if test else ({**(parameters or {}), **axes_of(case.id)}, case.id),
             {} if told is None else {"verdict": told.verdict, **told.rates},
             case.ns if told is None or told.time_ns is None else [told.time_ns],
             record.plan.steps * case.loops,
         )
+
+
+def _param(nodeid: str) -> str | None:
+    """The parameters in a node id, as pytest writes them; `None` without any."""
+    _, bracket, param = nodeid.partition("[")
+    return param[:-1] if bracket else None
+
+
+def _name(nodeid: str) -> str:
+    """The last part of a node id, with its parameters."""
+    before, bracket, param = nodeid.partition("[")
+    return before.rpartition("::")[2] + bracket + param
 
 
 def _benchmark(
@@ -101,7 +112,7 @@ def _benchmark(
     params, param = parameters
     return {
         "group": None,
-        "name": named[0].rpartition("::")[2] + named[1],
+        "name": _name(named[0]) + named[1],
         "fullname": named[0] + named[1],
         "params": None if params is None else {key: _plain(value) for key, value in params.items()},
         "param": param,

@@ -154,24 +154,32 @@ class Confirmation:
         assert base.table is not None
         assert now.table is not None
         tests = self.context.collected * self.questions
-        share = self._share(now.table, new.table)
+        share, budget = self._sizes(now.table, new.table)
         gate = TableGate.of(base.table, now.table, new.table, self.test.limits, tests, share)
         if gate is None:
             return found
         sides = RoundSide("base", checkout), RoundSide("head", against=checkout)
-        _, rounds, findings, how, spent = self._measure(gate, *sides, shown=shown, loops=gate.loops)
+        measured = self._measure(gate, *sides, shown=shown, loops=gate.loops, budget=budget)
+        _, rounds, findings, how, spent = measured
         alone = self._alone(gate, rounds, spent, sides, shown)
         machine = self.context.machines.of(new.key)
         peaks = None if machine is None else machine.peaks
         settled = settle_table(found, gate, rounds, alone, spent, new, base, now, peaks)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
 
-    def _share(self, now: Call, new: Call) -> float:
-        """The time budget over the time of `TABLE_ROUNDS` rounds of all cases, as the first processes show it."""
-        plan = self.test.plan
+    def _sizes(self, now: Call, new: Call) -> tuple[float, float]:
+        """What a table is measured for, as the first processes show it.
+
+        Returns
+        -------
+        tuple[float, float]
+            The time budget over the time of `TABLE_ROUNDS` rounds of all cases, and the seconds that rounds may take.
+        """
+        plan, most = self.test.plan, self.context.settings.budget
         steps = plan.warmup + plan.steps
         taken = sum(max(case.ns) * case.loops for call in (now, new) for case in call.cases) * steps / 1e9
-        return self.context.settings.budget / (TABLE_ROUNDS * taken) if taken else 1.0
+        share = most / (TABLE_ROUNDS * taken) if taken else 1.0
+        return share, min(most, max(self.context.budget(self.test), 2 * TABLE_ROUNDS * taken))
 
     def _alone(
         self,
@@ -228,7 +236,7 @@ class Confirmation:
         asked = demand(metric_name(name, CASE_TIME), expected)
         tests = self.context.collected * (self.questions + bool(nowhere))
         limits = Limits.parse({CASE_TIME: nowhere or BUILT_IN_NOWHERE, GROUP_TIME: "off"})
-        every = TableGate.of(base, base, head, limits, tests, self._share(base, head))
+        every = TableGate.of(base, base, head, limits, tests, self._sizes(base, head)[0])
         if every is None:
             raise PerfError("perf.compare(..., cases=...): no case can be measured with both alternatives")
         everywhere = Expected("not slower", nowhere) if nowhere else None
@@ -278,6 +286,7 @@ class Confirmation:
         profiles: Callable[[list[Round], GateOutcome], bool] = lambda *_: False,
         shown: tuple[Shown, Shown] | None = None,
         loops: Mapping[str, int] | None = None,
+        budget: float | None = None,
     ) -> tuple[GateOutcome, list[Round], list[Finding], str, Spent]:
         """Rounds until the gate is done and, unless the test fails already, no row looks slower.
 
@@ -285,7 +294,7 @@ class Confirmation:
         A round in which a GPU was disturbed is withheld, and another one measured (`DeviceUses.withheld`). Also returns
         their outcome, findings about the machine, how they were run, and what they took.
         """
-        progress, budget = self.context.progress, self.context.settings.budget
+        progress, budget = self.context.progress, budget or self.context.settings.budget
         measuring = Rounds(self.context, self.test, base, head, seed=secrets.randbits(32), shown=shown, loops=loops)
         rounds: list[Round] = []
         outcome = gate.look(rounds)

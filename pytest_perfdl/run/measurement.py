@@ -259,7 +259,7 @@ class Measurement:
         context = self.context
         plan = replace(self.test.plan, period=info.period)
         if info.cases:
-            seconds = context.settings.budget / 2
+            seconds = context.budget(self.test) / 2
             return table_pilot(plan, info, chosen_cases(context, info), seconds=seconds, failed=self.crashed)
         return one_repeat(
             plan,

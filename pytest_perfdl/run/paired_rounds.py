@@ -149,7 +149,7 @@ class Rounds:
         process of theirs may."""
         self._whole = any(call.children or (call.threads and test.plan.threads == 1) for call in calls)
         """Whether each side is timed in one turn, because others work for its steps while the other side runs."""
-        self._pace = _pace(context.settings.budget, shown)
+        self._pace = _pace(context.budget(test), shown)
         self._watch = DeviceWatch.of(os.environ) if any(call.device for call in calls) else None
         self.uses: list[DeviceUses] = []
         """What happened on the GPUs in each round while either side was timed; empty where that is not known."""
@@ -516,7 +516,7 @@ def cases_of(context: RunContext, test: PerfTest, side: RoundSide) -> tuple[Call
 
     def script(info: CallInfo) -> Script:
         plan = replace(test.plan, period=info.period)
-        return table_pilot(plan, info, chosen_cases(context, info), seconds=context.settings.budget / 2)
+        return table_pilot(plan, info, chosen_cases(context, info), seconds=context.budget(test) / 2)
 
     remote = context.processes.start(test, script, side=side.variant)
     finish(remote, f"measures every case of the {side.label} alternative")

@@ -80,9 +80,10 @@ def run_test(curves: Curves, measurement: Measurement) -> Result:
         if info and measurement.remote.waits and context.revisions.is_same(measurement.test, baseline.own, info):
             return _same_code(measurement)
         measurement.test.loops.reuse(_calls_per_step(context, baseline))
-        phase = measurement.finish_first()
-        _check_passed(phase)
-        _check_measured(measurement, phase)
+        _check_passed(measurement.finish_first())
+        _check_measured(measurement)
+        if measurement.test.cases and measurement.record().table is None:
+            return _unmeasured(measurement)
         result = None
         if measurement.repeats:
             result = _limits_held(measurement, baseline)
@@ -128,6 +129,15 @@ def _same_code(measurement: Measurement) -> Result:
     return unjudged(item, "unchanged", SAME_CODE, fails=fails, seconds=measurement.seconds)
 
 
+def _unmeasured(measurement: Measurement) -> Result:
+    """The result of tests of a file that fail, are skipped or measure nothing, each of which says so."""
+    context = measurement.context
+    context.progress.clear()
+    item, fails = measurement.test.item, "unmeasured" in context.fail_on
+    why = "none of the tests measured anything"
+    return unjudged(item, "unmeasured", why, fails=fails, seconds=measurement.seconds)
+
+
 def _check_passed(phase: PhaseReport) -> None:
     if phase.raw == "passed":
         return
@@ -138,11 +148,7 @@ def _check_passed(phase: PhaseReport) -> None:
     raise NotPassed("invalid", "the test failed, so its measurement was not used", phase)
 
 
-def _check_measured(measurement: Measurement, phase: PhaseReport) -> None:
-    if measurement.test.cases:
-        if not any(case.step_ns for repeat in measurement.repeats for call in repeat.calls for case in call.cases):
-            raise NotPassed("unmeasured", "none of the tests measured anything", phase)
-        return
+def _check_measured(measurement: Measurement) -> None:
     if not measurement.repeats and not measurement.alternatives:
         raise PerfError(
             f"{measurement.test.item.name} measured nothing: call perf(...), perf.steps(...) or perf.step() in the test"

@@ -404,7 +404,9 @@ class PerfSession:
     def _benchmark_json(self, run: Run) -> bytes:
         from pytest_perfdl.report.benchmark_json import to_benchmark_json
 
-        callspecs = {nodeid: getattr(test.item, "callspec", None) for nodeid, test in self.tests.items()}
+        tests = self.tests.values()
+        items = (*(test.item for test in tests), *(case.item for test in tests for case in test.cases.values()))
+        callspecs = {item.nodeid: getattr(item, "callspec", None) for item in items}
         parameters = {nodeid: callspec.params for nodeid, callspec in callspecs.items() if callspec is not None}
         return json.dumps(to_benchmark_json(run, parameters), indent=1, allow_nan=False).encode("ascii")
 

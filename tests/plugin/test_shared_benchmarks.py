@@ -235,3 +235,11 @@ def test_some_are_measured_by_themselves(project, marker, ini):
     _, test = found(project, *NOT_JUDGED, "--perf-repeats=1")
     assert test["id"] == "tests/test_speed.py::test_alone"
     assert "step_time" in test["metrics"]
+
+
+def test_a_file_whose_tests_measure_nothing_is_not_measured(project):
+    project.write("tests/test_speed.py", "def test_nothing(benchmark):\n    pass\n")
+    finished, test = found(project)
+    assert finished.code == 0, finished.output
+    assert outcomes(finished) == {"benchmarks": "PASSED", "test_nothing": "PASSED"}
+    assert (test["verdict"], test["reason"]) == ("unmeasured", "none of the tests measured anything")

@@ -92,6 +92,23 @@ def test_each_case_of_a_table_is_a_benchmark():
     assert second["stats"]["data"] == pytest.approx([6e-7] * record.repeats)
 
 
+def test_a_case_that_is_a_test_has_its_own_name_and_arguments():
+    record = runs.record("tests/test_speed.py::benchmarks")
+    times = (600.0,) * record.repeats
+    ids = ("TestSort::test_words[a::b-100]", "test_plain")
+    kept = tuple(Case(name, times, 8, 1, 0, definition="0123456789abcdef") for name in ids)
+    record = replace(record, calls=(replace(record.calls[0], series={}, cases=kept),))
+    result = runs.result("unchanged", metrics=[runs.timed("case_time")], new=record)
+    result = replace(result, id="tests/test_speed.py::benchmarks")
+    arguments = {"tests/test_speed.py::TestSort::test_words[a::b-100]": {"word": "a::b", "n": 100}}
+    first, second = to_benchmark_json(runs.run(result), arguments)["benchmarks"]
+
+    assert first["fullname"] == "tests/test_speed.py::TestSort::test_words[a::b-100]"
+    assert (first["name"], first["param"]) == ("test_words[a::b-100]", "a::b-100")
+    assert first["params"] == {"word": "a::b", "n": 100}
+    assert (second["fullname"], second["param"], second["params"]) == ("tests/test_speed.py::test_plain", None, None)
+
+
 @pytest.mark.long
 def test_pytest_benchmark_compares_the_file(tmp_path):
     results = [one for one in runs.each_verdict() if one.new is not None]

@@ -82,6 +82,8 @@ class CaseProgram:
         """The first command that is not about the case; `None` if none came yet."""
         self._described = ""
         """The range of the profile that the call of the case makes, while cases are described."""
+        self._finds_loops = True
+        """Whether a step has as many calls as it takes to be long enough; else it has one."""
         self.step_ns: list[int] = []
         """What the steps of the case took that were timed."""
         self.loops = 1
@@ -217,7 +219,7 @@ class CaseProgram:
             self.loops = rounds.calls
             _steps(body, self.loops, rounds.warmup)
             return CaseOpened(loops=self.loops, rounds=rounds)
-        self.loops = command.loops or _calibrate(body)
+        self.loops = command.loops or (_calibrate(body) if self._finds_loops else 1)
         _steps(body, self.loops, command.warmup)
         if command.loops:
             return CaseOpened(loops=self.loops)
@@ -284,6 +286,8 @@ class TableProgram(CaseProgram):
         Says what a call of a case has to do, if the test states it; what it raises likewise.
     check
         Rejects a result whose work is not done yet.
+    flush
+        Empties caches before every call; `None` if calls find what the one before them left.
     """
 
     def __init__(
@@ -295,8 +299,11 @@ class TableProgram(CaseProgram):
         check: Callable[[object], None],
         seed: int,
         inject: float = 0.0,
+        flush: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(conversation, seed=seed, inject=inject)
+        self._flush = flush
+        self._finds_loops = flush is None
         self._open_case = open_case
         self._work_of = work_of
         self._check = check
@@ -307,7 +314,10 @@ class TableProgram(CaseProgram):
             step = self._open_case(case)
             self._check(step())
             work = self._work_of(case) if self.is_pilot else None
-            self.serve(Calls(step), None if work is None else replace(work, dtype=_element_type(step)))
+            # What a call runs does not include what empties the caches.
+            flush = None if self.is_described else self._flush
+            body = Calls(step) if flush is None else ColdCalls(step, flush)
+            self.serve(body, None if work is None else replace(work, dtype=_element_type(step)))
         except (Exception, PerfError) as error:
             return said(error)
         return ""
@@ -341,6 +351,23 @@ class Calls:
         if used is not None:
             used.synchronize()
         return perf_counter_ns() - start
+
+
+class ColdCalls:
+    """Calls a function with the caches emptied before every call, which is not measured."""
+
+    def __init__(self, fn: Step, flush: Callable[[], None]) -> None:
+        self._calls = Calls(fn)
+        self._flush = flush
+
+    def __call__(self, loops: int) -> int:
+        """Nanoseconds of so many calls; the device is waited for after each."""
+        taken = 0
+        for _ in range(loops):
+            self._flush()
+            device.synchronize()
+            taken += self._calls(1)
+        return taken
 
 
 def _steps(body: Body, loops: int, count: int) -> tuple[int, ...]:

@@ -40,6 +40,29 @@ def test_a_case_is_opened_and_timed_with_the_calls_that_it_is_told():
     assert calls == ["a"] * (1 + (3 + 5) * 7)
 
 
+def test_cold_calls_find_emptied_caches_and_a_step_is_one_of_them():
+    log = []
+
+    def call():
+        log.append("call")
+        return sum(range(1000))
+
+    conversation = Conversation(OpenCase("a", 2), TimeCase(3), OpenCase("a", 1, loops=2), DescribeCases(("a",)))
+    TableProgram(
+        conversation,
+        lambda _: call,
+        work_of=lambda _: None,
+        check=check_result,
+        seed=0,
+        flush=lambda: log.append("flush"),
+    ).run()
+    opened, *_ = conversation.answers
+    assert (opened.problem, opened.loops) == ("", 1)
+    # By hand: the checked call, two steps of warm-up, three tried, three timed; then the same with two calls a step.
+    cold = ["flush", "call"]
+    assert log == ["call", *cold * (2 + 3 + 3), "call", *cold * 2, "call", "call"]
+
+
 def test_an_injected_delay_is_a_share_of_every_step_of_every_case_and_is_told(monkeypatch):
     """By hand, with a clock that passes only when a call takes it or while somebody asks: 25 % of 7 calls of 40,000."""
     now = [0]

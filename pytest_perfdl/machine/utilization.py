@@ -7,7 +7,7 @@ reasons for absent metrics. This module does not import numpy, because the orche
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_perfdl.machine.rates import Peaks
@@ -168,8 +168,8 @@ def case_rates(work: CaseWork | None, call_ns: float | None, peaks: Peaks | None
     """Rates of a case of a table whose call takes `call_ns`, from the work that its test states.
 
     - `items_per_s`, `flops_per_s`, `bytes_per_s`: what is stated, over the time of the call.
-    - `roofline`: the least time of the FLOPs and bytes (`Peaks.least_ns`, for a working set of these bytes) over the
-      time of the call. `absent` says why it is unknown, unless neither FLOPs nor bytes are stated.
+    - `roofline`: the least time of the FLOPs and bytes (`Peaks.least_ns`, for a working set of these bytes, or at the
+      bandwidth of memory where caches are emptied before every call) over the time of the call. `absent` says why it is unknown, unless neither FLOPs nor bytes are stated.
     """
     if work is None or not call_ns:
         return Utilization({})
@@ -182,7 +182,7 @@ def case_rates(work: CaseWork | None, call_ns: float | None, peaks: Peaks | None
         why = f"the test does not state {'flops' if work.flops is None else 'bytes'}="
     elif peaks is None:
         why = NO_RATES
-    elif least := peaks.least_ns(work.flops, work.bytes, work.dtype):
+    elif least := (replace(peaks, bandwidths=()) if work.cold else peaks).least_ns(work.flops, work.bytes, work.dtype):
         return Utilization({**values, "roofline": max(least) / call_ns})
     elif not work.dtype:
         why = "its arguments have no tensor, whose element type the peak rate depends on"

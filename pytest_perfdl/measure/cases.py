@@ -317,7 +317,7 @@ class TableProgram(CaseProgram):
             # What a call runs does not include what empties the caches.
             flush = None if self.is_described else self._flush
             body = Calls(step) if flush is None else ColdCalls(step, flush)
-            self.serve(body, None if work is None else replace(work, dtype=_element_type(step)))
+            self.serve(body, _work_on(work, step, cold=flush is not None))
         except (Exception, PerfError) as error:
             return said(error)
         return ""
@@ -407,6 +407,11 @@ def _calibrate(body: Body) -> int:
     while loops < MOST_LOOPS and min(_steps(body, loops, _TRIES)) < LEAST_STEP_NS:
         loops *= 2
     return loops
+
+
+def _work_on(work: CaseWork | None, step: Step, *, cold: bool) -> CaseWork | None:
+    """The work that is stated, with what is known of the call."""
+    return None if work is None else replace(work, dtype=_element_type(step), cold=cold)
 
 
 def _element_type(step: Step) -> str:

@@ -123,6 +123,8 @@ class CaseWork:
     dtype: str = ""
     """Element type of the tensors that the call gets (`float32`), which the arithmetic is taken to be done on; several
     are joined by `+`. Empty without tensors."""
+    cold: bool = False
+    """Whether caches are emptied before every call, so that its bytes come from memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,7 @@ class _WorkForm(msgspec.Struct):
     flops: _Number | None = None
     bytes: _Number | None = None
     dtype: str = ""
+    cold: bool = False
 
 
 class _CaseForm(msgspec.Struct):
@@ -402,7 +403,8 @@ def _case_to_json(case: Case) -> dict[str, Any]:
     written = dataclasses.asdict(case) | {"ns": _numbers(case.ns, significant), "operators": list(case.operators)}
     definition = written.pop("definition")
     stated = (written.pop("work") or {}).items()
-    work = {name: value if name == "dtype" else _exact(value) for name, value in stated if value not in (None, "")}
+    known = {name: value for name, value in stated if value is not None and value is not False and value != ""}
+    work = {name: value if name in ("dtype", "cold") else _exact(value) for name, value in known.items()}
     return written | ({"work": work} if work else {}) | ({"definition": definition} if definition else {})
 
 
@@ -454,7 +456,7 @@ def _work(form: _WorkForm, place: str) -> CaseWork:
     stated = [each for each in (form.items, form.flops, form.bytes) if each is not None]
     if min(_check_bounds(stated, place, LARGEST), default=0) < 0:
         raise RecordError(f"is malformed ({_cut(place)}: {min(stated)}, expected a number of at least 0)")
-    return CaseWork(form.items, form.flops, form.bytes, form.dtype)
+    return CaseWork(form.items, form.flops, form.bytes, form.dtype, form.cold)
 
 
 def _series(form: _SeriesForm, place: str, repeats: int) -> Series:

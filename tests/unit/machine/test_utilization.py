@@ -138,6 +138,12 @@ def test_the_rates_of_a_case_are_its_work_over_its_time():
     ] == pytest.approx(0.4)
 
 
+def test_a_case_whose_caches_are_emptied_has_the_bandwidth_of_memory():
+    work = CaseWork(flops=0.0, bytes=2**20)
+    warm, cold = (case_rates(each, 50_000, PEAKS).values["roofline"] for each in (work, replace(work, cold=True)))
+    assert cold / warm == pytest.approx(4e10 / PEAKS.bytes_per_s)
+
+
 @pytest.mark.parametrize(
     "stated, peaks, why",
     [

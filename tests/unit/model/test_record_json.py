@@ -48,7 +48,7 @@ def table(*cases):
 def test_what_cases_have_to_do_is_kept_where_the_test_states_it():
     times = (1.0,) * record().repeats
     kept = table(
-        Case("a", times, 1, 1, 0, ("aten::add",), CaseWork(items=0.5, flops=2e9, dtype="float32")),
+        Case("a", times, 1, 1, 0, ("aten::add",), CaseWork(items=0.5, flops=2e9, dtype="float32", cold=True)),
         Case("b", times, 1, 1, 0),
     )
     written = to_json(kept)

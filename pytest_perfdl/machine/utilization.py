@@ -169,7 +169,8 @@ def case_rates(work: CaseWork | None, call_ns: float | None, peaks: Peaks | None
 
     - `items_per_s`, `flops_per_s`, `bytes_per_s`: what is stated, over the time of the call.
     - `roofline`: the least time of the FLOPs and bytes (`Peaks.least_ns`, for a working set of these bytes, or at the
-      bandwidth of memory where caches are emptied before every call) over the time of the call. `absent` says why it is unknown, unless neither FLOPs nor bytes are stated.
+      bandwidth of memory where caches are emptied before every call) over the time of the call. `absent` says why it is
+      unknown, unless neither FLOPs nor bytes are stated.
     """
     if work is None or not call_ns:
         return Utilization({})

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 

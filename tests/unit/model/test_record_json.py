@@ -53,7 +53,7 @@ def test_what_cases_have_to_do_is_kept_where_the_test_states_it():
     )
     written = to_json(kept)
     assert [case.get("work") for case in written["calls"][0]["cases"]] == [
-        {"items": 0.5, "flops": 2_000_000_000, "dtype": "float32"},
+        {"items": 0.5, "flops": 2_000_000_000, "dtype": "float32", "cold": True},
         None,
     ]
     assert "work" not in written["calls"][0]["cases"][1]

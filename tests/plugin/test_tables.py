@@ -240,16 +240,6 @@ def test_perf_case_chooses_cases(project):
     assert "remove --perf-update" in project.run("--perf-update", "--perf-case=op=add").output
 
 
-def test_an_injected_slowdown_is_found_in_all_cases_as_one_group(project):
-    """200 % in every case, which `perfdl qualify` could ask for: limits are 100 % a case and 50 % a group."""
-    finished, test = found(project, "--perf-inject=200")
-    assert finished.code == 1, finished.output
-    (group,) = test["groups"]
-    assert group["where"] == {}
-    assert group["effect"] == pytest.approx(2, abs=0.5)
-    assert "injected" in {finding["code"] for finding in test["integrity"]}
-
-
 def test_without_a_commit_times_are_not_compared(project):
     """Stored times alone decide nothing."""
     (project.root / ".git").rename(project.root / "no-git")

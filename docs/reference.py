@@ -307,7 +307,7 @@ def _signature(function: Callable[..., object]) -> str:
     """The arguments with their defaults, without `self` and types."""
     signature = inspect.signature(function)
     shown = [each.replace(annotation=inspect.Parameter.empty) for each in list(signature.parameters.values())[1:]]
-    return str(inspect.Signature(shown)).replace("''", '""')
+    return str(inspect.Signature(shown)).replace("'", '"')
 
 
 def _fenced(text: str) -> str:

@@ -35,6 +35,15 @@ def last_cache_bytes(root: Path) -> int | None:
     return max(found)[1] if found else None
 
 
+def last_caches(root: Path) -> int:
+    """Number of last-level caches of this machine (Linux); 1 where nothing says it."""
+    found = set()
+    for folder in (root / _CPU).glob("cpu[0-9]*/cache/index[0-9]*"):
+        found.add((read_int(folder / "level") or 0, read(folder / "shared_cpu_list")))
+    last = max((level for level, _ in found), default=0)
+    return max(1, sum(level == last for level, _ in found))
+
+
 def frequency(root: Path) -> Sequence[MachineFinding]:
     """Frequency governors (Linux, cpufreq)."""
     paths = (root / _CPU).glob("cpu[0-9]*/cpufreq/scaling_governor")

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch.autograd.profiler import profile
 
-from pytest_perfdl.machine import processors, state
+from pytest_perfdl.machine import state
 from pytest_perfdl.machine.rates import Machine
-from pytest_perfdl.measure.device import HOST, available, current, initialize, synchronize
+from pytest_perfdl.measure.device import HOST, available, initialize, synchronize
 from pytest_perfdl.measure.environment import describe, profiler_chatter
+from pytest_perfdl.measure.flushing import cache_bytes
 from pytest_perfdl.model.errors import ConstantsError
 from pytest_perfdl.stats.quantiles import quantile
 from pytest_perfdl.system import clocks
@@ -291,7 +292,6 @@ SMALLEST_SET, LARGEST_SET = 2**18, 2**30
 """Bytes of the working sets."""
 CACHES = 4
 """The largest working set over the last-level cache."""
-_UNKNOWN_CACHE = 2**25
 DISTURBED = 0.1
 """Maximum CPU use of other processes during the measurement."""
 _EVENTS = 2000
@@ -351,7 +351,7 @@ def calibrate(key: str, device: str = "cpu", *, seconds: float = SECONDS, say: S
     """
     busy = state.Busy.now()
     with torch.no_grad():
-        cache = _cache_bytes(device)
+        cache = cache_bytes(device)
         figures = [*_products(device), *_transfers(cache, device)]
         first = clocks.monotonic()
         _sweep(figures, device)
@@ -471,13 +471,6 @@ def _event_ns() -> float:
                 recorder.__exit__(None, None, None)
         found.append(max(0.0, (recorded - plain) / _EVENTS))
     return quantile(found, 0.5)
-
-
-def _cache_bytes(device: str) -> int:
-    """Size of the last-level cache: as the system says (Linux), or the device; 32 MiB where neither does."""
-    used = None if device == HOST else current()
-    found = processors.last_cache_bytes(Path("/")) if used is None else used.properties().cache_bytes
-    return found or _UNKNOWN_CACHE
 
 
 def _called_ns(call: Callable[[], object], loops: int, device: str) -> int:

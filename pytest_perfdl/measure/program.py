@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import gc
 import statistics
@@ -10,7 +11,7 @@ import sys
 import types
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.machine.state import Helpers, run_delay_reader
@@ -30,14 +31,18 @@ from pytest_perfdl.measure.commands import (
     Time,
 )
 from pytest_perfdl.measure.compiling import Totals
+from pytest_perfdl.measure.flushing import Flush
 from pytest_perfdl.measure.injected_delay import Delay
-from pytest_perfdl.measure.loops import NOTHING, Aside, Steps
+from pytest_perfdl.measure.loops import NOTHING, Aside, Steps, annotated
 from pytest_perfdl.measure.process_group import ONE_PROCESS, Ranks
 from pytest_perfdl.model.record import RECOMPILED, Finding
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.clocks import perf_counter_ns
+from pytest_perfdl.trace.annotations import SETUP
 
 __tracebackhide__ = device.hides
+
+Answer = TypeVar("Answer", bound=Reply)
 
 # Results of steps that are not computed yet, so that the time of the step is not that of its work.
 
@@ -159,6 +164,8 @@ class Program:
         Intra-op threads that times are kept under; by default nobody asks.
     ranks
         The other processes that run the step, which take as many steps as this one.
+    flush
+        Empties caches before each step of the warm-up, and each timed and profiled one; by default nothing does.
     cold
         Whether this process found the compiler's caches empty.
     finished
@@ -175,6 +182,7 @@ class Program:
         delay: Delay | None = None,
         threads: int | None = None,
         ranks: Ranks = ONE_PROCESS,
+        flush: Flush | None = None,
         cold: bool = False,
         finished: Callable[[Program], None] = lambda _: None,
     ) -> None:
@@ -186,6 +194,9 @@ class Program:
         self._delay = delay or Delay(0.0)
         self._threads = threads
         self._ranks = ranks
+        self._flush = flush
+        self._flushes = False
+        """Whether steps of the present pass have caches emptied."""
         self._cold = cold
         self._warm_up: Totals | None = None
         """What was compiled when timing began."""
@@ -229,6 +240,11 @@ class Program:
         """Take note of work that a profiled step has not done when it ends, unless its result tells of some."""
         self._pending = self._pending or what
 
+    def flush(self) -> None:
+        """Empty caches after what was prepared for a step, if its pass wants that."""
+        if self._flush is not None and self._flushes:
+            self._flush()
+
     @property
     def timed_loops(self) -> int:
         """Number of function calls in a timed step."""
@@ -254,6 +270,9 @@ class Program:
                     binding.free()
                 elif isinstance(command, Settle) and command.core is not None:
                     binding.bind(command.core)
+                self._flushes = isinstance(command, Settle | Time | Profile)
+                if self._flush is not None and not isinstance(command, Time):
+                    self._flush.free()
                 if isinstance(command, Finish):
                     self.finished = True
                     self._tell_finished(self)
@@ -294,6 +313,27 @@ class Program:
             aside = yield last
             self._conversation.step_done()
 
+    def _flushed(self, steps: Generator[bool, Aside | None, Answer]) -> Generator[bool, Aside | None, Answer]:
+        """The same steps; where caches are emptied, that is part of what prepares a step, and is waited for."""
+        if self._flush is None or self.prepares:
+            return (yield from steps)
+        with contextlib.closing(steps):
+            aside: Aside | None = None
+            while True:
+                try:
+                    keep = steps.send(aside)
+                except StopIteration as stop:
+                    result: Answer = stop.value
+                    return result
+                device.synchronize()  # with what the step before has launched
+                with annotated(SETUP, self.annotating):
+                    before = state.Usage.now()
+                    self._flush()
+                    device.synchronize()
+                    spent = state.Usage.now().since(before)
+                given = (yield keep) or NOTHING
+                aside = replace(given, setup=state.Usage.total([given.setup, spent]))
+
     def _other_threads(self) -> Iterator[Finding]:
         """A finding if the test changed the number of threads, which is part of the machine ID."""
         torch = sys.modules.get("torch")
@@ -313,14 +353,19 @@ class Program:
             return (yield from self._calibrate(command))
         if isinstance(command, Settle):
             self.loops = self._loops = command.loops
-            settled = yield from self._settle(command)
+            settled = yield from self._flushed(self._settle(command))
             # Not before each block: collections that the steps make due would never come. Nor is anything frozen, which
             # would take from the steps what their collections cost; a forked process copies its memory here.
             gc.collect()
             return settled
         if isinstance(command, Time):
             timing = timed_pass.run(
-                command, iterates=self._iterates, prepares=self.prepares, loops=self._loops, ranks=self._ranks
+                command,
+                iterates=self._iterates,
+                prepares=self.prepares,
+                loops=self._loops,
+                flush=None if self.prepares else self._flush,
+                ranks=self._ranks,
             )
             helpers = Helpers.now()
             result = yield from self._delay.after_each(timing)
@@ -339,7 +384,7 @@ class Program:
         try:
             if isinstance(command, Profile):
                 compiled = compiling.Watch()
-                profiling = profiled_pass.run(command)
+                profiling = self._flushed(profiled_pass.run(command))
                 profiled = self._delay.mark_injected((yield from self._delay.after_each(profiling, 1 / self._loops)))
                 compiled.look("some step")
                 if not compiled.seen:

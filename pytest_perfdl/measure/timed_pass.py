@@ -7,7 +7,6 @@ does from the end of the step before. The last step of a block also has what oth
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from collections.abc import Callable, Generator
@@ -50,8 +49,12 @@ class _Clock(Protocol):
         """Wait until all that was started before the last mark has ended."""
         ...
 
+    def without(self, work: Callable[[], object]) -> state.Usage:
+        """Do something before a step that belongs to none, and give what the host used up for it."""
+        ...
+
     def durations_ns(self) -> list[int]:
-        """Time between successive marks; called after `wait`."""
+        """Time of every step since the mark before it; called after `wait`."""
         ...
 
     def delays_ns(self) -> list[int]:
@@ -89,6 +92,12 @@ class _HostClock:
     def wait(self) -> None:
         pass
 
+    def without(self, work: Callable[[], object]) -> state.Usage:
+        used = _used_by(work)
+        self._delay()
+        self._start = perf_counter_ns()
+        return used
+
     def durations_ns(self) -> list[int]:
         return self._durations
 
@@ -114,6 +123,13 @@ class _WaitingClock(_HostClock):
         self._used.synchronize()
         super().mark(step)
 
+    def without(self, work: Callable[[], object]) -> state.Usage:
+        def ended() -> None:
+            work()
+            self._used.synchronize()
+
+        return super().without(ended)
+
 
 class _DeviceClock:
     """Events on the current stream: what the device saw, resolution about 0.5 µs.
@@ -124,24 +140,32 @@ class _DeviceClock:
     def __init__(self, used: device.Device, compiled: compiling.Watch) -> None:
         self._used = used
         self._compiled = compiled
-        self._marks: list[Any] = []
+        self._steps: list[tuple[Any, Any]] = []
+        """Events at the begin and the end of each."""
+        self._last: Any = None
         self._late = 0
         """Nanoseconds that other streams took longer than the current one."""
 
     def mark(self, step: int = 0) -> None:
-        self._marks.append(self._used.record_event())
+        begin, self._last = self._last, self._used.record_event()
         if step:
+            self._steps.append((begin, self._last))
             self._compiled.look(f"step {step}")
 
+    def without(self, work: Callable[[], object]) -> state.Usage:
+        used = _used_by(work)
+        self.mark()
+        return used
+
     def wait(self) -> None:
-        self._marks[-1].synchronize()
+        self._last.synchronize()
         begun = perf_counter_ns()
         self._used.synchronize()
         late = perf_counter_ns() - begun
         self._late = late if late > _IDLE_WAIT_NS else 0
 
     def durations_ns(self) -> list[int]:
-        durations = [self._used.elapsed_ns(before, after) for before, after in itertools.pairwise(self._marks)]
+        durations = [self._used.elapsed_ns(begin, end) for begin, end in self._steps]
         durations[-1] += self._late
         return durations
 
@@ -150,11 +174,18 @@ class _DeviceClock:
 
 
 def run(
-    command: Time, *, iterates: bool, prepares: bool, loops: int = 1, ranks: Ranks = ONE_PROCESS
+    command: Time,
+    *,
+    iterates: bool,
+    prepares: bool,
+    loops: int = 1,
+    flush: Callable[[], object] | None = None,
+    ranks: Ranks = ONE_PROCESS,
 ) -> Generator[bool, Aside | None, Timed]:
     """Time `blocks` blocks of `block` steps, each of `loops` calls, between two looks at the machine.
 
     Ranks begin every block together, and wait for each other when it is over; each one's time of the block is its own.
+    `flush` runs before every step and belongs to none: on a device it is launched ahead, as steps are.
 
     See `Program` for the flags.
     """
@@ -169,30 +200,35 @@ def run(
     with state.run_delay_reader() as run_delay_ns:
         for number in range(1, command.blocks + 1):
             asides: list[Aside | None] = []
+            flushes: list[state.Usage] = []
             device.synchronize()
             ranks.barrier()
             clock = _clock(run_delay_ns, compiled, notes, synchronized=prepares)
             before = state.Usage.now()
             clock.mark()
             for step in range(1, command.block + 1):
+                if flush is not None:
+                    flushes.append(clock.without(flush))
                 asides.append((yield command.last and number == command.blocks and step == command.block))
                 clock.mark((number - 1) * command.block + step)
             clock.wait()
             after = state.Usage.now()
             ranks.barrier()
             setups = [aside.setup if aside else state.NO_USAGE for aside in asides]
-            used = after.since(before).since(state.Usage.total(setups))
+            used = after.since(before).since(state.Usage.total([*setups, *flushes]))
+            taken = [whole - setup.wall_ns for whole, setup in zip(clock.durations_ns(), setups, strict=True)]
             blocks.append(
                 Block(
                     steps=command.block * loops,
-                    wall_ns=used.wall_ns,
+                    # What a device does for a flush passes on its own clock.
+                    wall_ns=used.wall_ns if flush is None else sum(taken),
                     cpu_ns=used.cpu_ns,
                     system_ns=used.system_ns,
                     run_delay_ns=used.run_delay_ns,
                     minor_faults=used.minor_faults,
                 )
             )
-            steps += [taken - setup.wall_ns for taken, setup in zip(clock.durations_ns(), setups, strict=True)]
+            steps += taken
             waits += [aside.wait_ns if aside else 0 for aside in asides]
             # A device's clock knows of no delays.
             delays += [waited - setup.run_delay_ns for waited, setup in zip(clock.delays_ns(), setups, strict=False)]
@@ -215,6 +251,12 @@ def run(
         loops=loops,
         object_walks=walks,
     )
+
+
+def _used_by(work: Callable[[], object]) -> state.Usage:
+    before = state.Usage.now()
+    work()
+    return state.Usage.now().since(before)
 
 
 def _oversubscribed(ranks: int) -> list[Finding]:

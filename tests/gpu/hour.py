@@ -1,11 +1,14 @@
 """Items of the hour on a machine with a GPU, each of which leaves its result in a file before the next one begins.
 
-A result is a JSON object: whether it is `ok`, and figures. An item whose file is there is not run again.
+A result is a JSON object: whether it is `ok`, and figures. An item whose file is there, and `ok`, is not run again. A
+part ends after eight minutes: what runs then is cut off and begins anew in the next call, or goes on there if it is one
+that keeps what it has and says how much is `left`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -13,12 +16,12 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PART_SECONDS = 480.0
-"""No item begins later than this."""
+"""What one call takes at most."""
 FAST = {"flops_per_s": 3e10, "bytes_per_s": 2e9}
 SLOW = {"flops_per_s": 3e9, "bytes_per_s": 1e8}
 """Rates of the stand-in."""
@@ -40,6 +43,13 @@ class Hour:
 
     out: Path
     stand_in: bool
+    ends: float = math.inf
+    """When the part is over (`time.monotonic`)."""
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the part; 0 at least."""
+        return max(0.0, self.ends - time.monotonic())
 
     def environment(self, *, fast: bool) -> dict[str, str]:
         """Variables of the processes that measure; steps that keep a GPU busy take a stand-in that is `fast`."""
@@ -56,10 +66,22 @@ class Hour:
         return {**os.environ, **added, "PYTHONPATH": os.pathsep.join(path)}
 
     def run(self, *command: str, cwd: Path = ROOT, fast: bool = False) -> tuple[int, str]:
-        """Run a program of Python to its end: exit code and output."""
-        environment = self.environment(fast=fast)
+        """Run a program of Python to its end: exit code and output.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+            The part is over.
+        """
+        left = None if math.isinf(self.ends) else self.seconds_left
         done = subprocess.run(
-            [sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+            [sys.executable, *command],
+            cwd=cwd,
+            env=self.environment(fast=fast),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=left,
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -80,26 +102,31 @@ class Hour:
         """Run what has no result yet; whether all have one, and all are as they should be."""
         folder = self.out / f"part-{number}"
         folder.mkdir(parents=True, exist_ok=True)
-        begun, complete = time.monotonic(), True
+        hour, complete = replace(self, ends=time.monotonic() + PART_SECONDS), True
         for item in items:
             file = folder / f"{item.name.replace(' ', '-')}.json"
             if item.needs_device and self.stand_in:
                 continue
             if file.exists() and json.loads(file.read_text())["ok"]:
                 continue
-            if time.monotonic() - begun > PART_SECONDS:
+            if not hour.seconds_left:
                 print(f"{item.name}: not begun, the part's time is over; run the same command again")
                 complete = False
                 continue
             started = time.monotonic()
             try:
-                found = item.run(self)
+                found = item.run(hour)
+            except subprocess.TimeoutExpired:
+                print(f"{item.name}: cut off, the part's time is over; run the same command again")
+                complete = False
+                continue
             except Exception as error:
                 found = {"ok": False, "error": f"{type(error).__name__}: {error}"}
             found["seconds"] = round(time.monotonic() - started, 1)
             file.with_suffix(".tmp").write_text(json.dumps(found, indent=2) + "\n")
             file.with_suffix(".tmp").rename(file)
-            print(f"{item.name}: {'ok' if found['ok'] else 'FAILED'} in {found['seconds']} s")
+            left = f"{found.get('left')} left, run the same command again" if found.get("left") else "FAILED"
+            print(f"{item.name}: {'ok' if found['ok'] else left}, {found['seconds']} s")
             complete &= found["ok"]
             self.table()
         return complete
@@ -113,7 +140,7 @@ class Hour:
             shown = ", ".join(
                 f"{name.replace('_', ' ')} {value}" for name, value in figures.items() if value not in ([], "")
             )
-            result = "ok" if found["ok"] else "**failed**"
+            result = "ok" if found["ok"] else "unfinished" if found.get("left") else "**failed**"
             lines.append(f"| {file.parent.name[5:]} | {file.stem.replace('-', ' ')} | {result} | {shown} |")
         (self.out / "summary.md").write_text("\n".join(lines) + "\n")
 

@@ -38,7 +38,7 @@ from step import step
 @pytest.mark.perf
 def test_step(perf):
     {before}
-    perf(step, torch.randn(200, 200, device="{device}"))
+    perf(step, torch.randn(200, 200, device="{device}"){options})
 """
 IGNORED = "perf-report/\n.pytest_cache/\n__pycache__/\noutput-*\nrun.json\nshared/\nbaselines/\n"
 QUICK = ("--perf-steps=4", "--perf-warmup=2", "--perf-repeats=2")
@@ -53,16 +53,18 @@ class GpuProject(Project):
         A statement at the end of the step, in the commit and in the working tree; by default the same.
     before
         A statement at the begin of the test.
+    call
+        Further arguments of `perf(...)`, after a comma.
     """
 
-    def __init__(self, root, *, extra="pass", head=None, before="pass", device="cuda", options=()):
-        super().__init__(root, *options)
+    def __init__(self, root, *, extra="pass", head=None, before="pass", device="cuda", call=""):
+        super().__init__(root)
         self.shared = root / "shared"
         self.shared.mkdir()
         self.write(".gitignore", IGNORED)
         self.write("conftest.py", CONFTEST)
         self.write("step.py", STEP.format(extra=extra))
-        self.write("test_gpu.py", TEST.format(before=before, device=device))
+        self.write("test_gpu.py", TEST.format(before=before, device=device, options=call))
         make_repository(root)
         commit(self, "one")
         if head is not None:

@@ -44,6 +44,21 @@ def test_a_step_is_measured_and_compared_and_the_sides_take_turns_on_the_device(
     assert overlaps == 0
 
 
+def test_cold_steps_of_both_sides_find_nothing_in_the_cache_and_counts_stay(project):
+    found = {}
+    # Slow enough that the host, however busy, launches ahead.
+    card = Card(L2_cache_size=2**19, cache_gain=8.0, flops_per_s=1e12, bytes_per_s=2e7)
+    for call in ("", ', cache="cold"'):
+        made = project(call=call)
+        _, test = made.measure("--perf-update", setup=Setup(cards=[card]))
+        found[call] = {name: metric["new"] for name, metric in test["metrics"].items()}
+        shutil.rmtree(made.root)
+    warm, cold = found.values()
+    for name in ("kernels", "launches", "peak_memory", "static_memory", "allocations", "ops"):
+        assert warm[name] == cold[name], name
+    assert cold["step_time"] > 1.1 * warm["step_time"]
+
+
 def test_out_of_memory_in_the_second_process_lets_them_run_one_after_the_other(project):
     made = project(before='held = torch.empty(300 * 2**20, dtype=torch.uint8, device="cuda")')
     done, test = made.measure(*AGAINST, "-v", setup=Setup(cards=[Card(total_memory=500 * 2**20)]))

@@ -72,6 +72,8 @@ class Card:
     L2_cache_size: int = 40 * 2**20
     flops_per_s: float = 1e9
     bytes_per_s: float = 0.2e9
+    cache_gain: float = 1.0
+    """How many times faster the bytes of tensors are that the last-level cache holds."""
 
 
 @dataclass
@@ -555,6 +557,7 @@ def cuda_names(gpu: Gpu) -> dict[str, Any]:
 def profile_class(gpu: Gpu) -> Any:
     """torch's profiler of the host, whose trace gets what the device did."""
     import torch
+    from torch.autograd.profiler_util import Interval
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as real
 
@@ -572,12 +575,43 @@ def profile_class(gpu: Gpu) -> Any:
             self.launched, gpu.recorded = gpu.recorded or [], None
             super().stop_trace()
 
+        def events(self) -> Any:
+            """Those of the host, and what the device did, the ranges around it among that, as torch has them."""
+            found = list(super().events())
+            calls = {}
+            for event in found:
+                if event.name.startswith("stand-in:"):
+                    _, correlation, began = event.name.removeprefix("stand-in:").split(":")
+                    calls[int(correlation)] = event.time_range.start - int(began) / 1e3
+            device = torch.autograd.DeviceType.CUDA
+            own = [
+                types.SimpleNamespace(
+                    name=each.name,
+                    device_type=device,
+                    is_user_annotation=False,
+                    time_range=Interval(
+                        each.start / 1e3 + calls[each.correlation],
+                        (each.start + each.ns) / 1e3 + calls[each.correlation],
+                    ),
+                )
+                for each in self.launched
+            ]
+            for event in [each for each in found if each.is_user_annotation]:
+                inside = [each.time_range for each in own if event.time_range.start <= each.time_range.start]
+                inside = [each for each in inside if each.start <= event.time_range.end]
+                if inside:
+                    around = Interval(inside[0].start, inside[-1].end)
+                    annotation = types.SimpleNamespace(
+                        name=event.name, device_type=device, is_user_annotation=True, time_range=around
+                    )
+                    own.append(annotation)
+            return [*found, *own]
+
         def export_chrome_trace(self, path: str) -> None:
             super().export_chrome_trace(path)
             file = Path(path)
             file.write_text(json.dumps(with_device(json.loads(file.read_text()), self.launched, gpu)))
 
-    del torch
     return Profile
 
 
@@ -651,6 +685,8 @@ class Tensors:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.known: dict[int, tuple[Any, int]] = {}
+        self.cached: dict[tuple[int, int], int] = {}
+        """Bytes of the storages that the last-level cache of each device holds, the ones used last at the end."""
 
     def holds(self, tensor: Any) -> bool:
         return self.device_of(tensor) is not None
@@ -666,6 +702,20 @@ class Tensors:
         if not self.holds(tensor):
             self.gpu.memory[self.gpu.device].allocate(storage)
             self.known[storage._cdata] = StorageWeakRef(storage), self.gpu.device
+
+    def bytes_moved(self, used: list[Any]) -> float:
+        """Bytes of some tensors that a kernel uses on the current device; those in its cache count for less."""
+        card, total = self.gpu.cards[self.gpu.device], 0.0
+        for tensor in used:
+            storage, size = tensor.untyped_storage(), tensor.numel() * tensor.element_size()
+            key = self.gpu.device, storage._cdata
+            hit = self.cached.pop(key, None) is not None
+            total += size / card.cache_gain if hit else size
+            if card.cache_gain > 1:
+                self.cached[key] = storage.nbytes()
+                while sum(self.cached.values()) > card.L2_cache_size:
+                    del self.cached[next(iter(self.cached))]
+        return total
 
 
 def modes(gpu: Gpu) -> list[Any]:
@@ -767,7 +817,7 @@ def modes(gpu: Gpu) -> list[Any]:
             from torch.utils.flop_counter import flop_registry
 
             card = gpu.cards[gpu.device]
-            size = sum(each.numel() * each.element_size() for each in (*given, *plain(out)))
+            size = tensors.bytes_moved([*given, *plain(out)])
             formula = flop_registry.get(func.overloadpacket)
             flops = formula(*args, **(kwargs or {}), out_val=out) if formula else 0
             return round(max(flops / card.flops_per_s, size / card.bytes_per_s) * 1e9)

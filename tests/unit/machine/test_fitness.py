@@ -47,6 +47,19 @@ def test_kernel_lists(text, numbers):
     assert as_list(numbers) == text
 
 
+@pytest.mark.parametrize("shared, number", [(["0-3"] * 4, 1), (["0-1", "0-1", "2-3", "2-3"], 2), ([], 1)])
+def test_last_level_caches(machine, shared, number):
+    files = {}
+    for cpu, cpus in enumerate(shared):
+        # Each has caches of its own on the first level.
+        for index, (level, own) in enumerate([(1, str(cpu)), (3, cpus)]):
+            files |= {
+                f"{CPU}/cpu{cpu}/cache/index{index}/{name}": text
+                for name, text in (("level", level), ("shared_cpu_list", own))
+            }
+    assert processors.last_caches(machine(files)) == number
+
+
 @pytest.mark.parametrize(
     "governors, expected, found",
     [

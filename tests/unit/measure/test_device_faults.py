@@ -13,13 +13,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-DEVICE, TIMED, COUNTED, PROFILED, PROGRAM, ENVIRONMENT = (
+DEVICE, TIMED, COUNTED, PROFILED, PROGRAM, ENVIRONMENT, CASES, DELAY = (
     f"pytest_perfdl.measure.{name}"
-    for name in ("device", "timed_pass", "counted_pass", "profiled_pass", "program", "environment")
+    for name in (
+        *("device", "timed_pass", "counted_pass", "profiled_pass", "program", "environment", "cases"),
+        "injected_delay",
+    )
 )
-STATE = "pytest_perfdl.machine.device_state"
+STATE, CALLING = "pytest_perfdl.machine.device_state", "pytest_perfdl.fixture.calling"
+RECORD = "pytest_perfdl.analysis.events.device_record"
 PASSES, ITSELF = "tests/unit/measure/test_device_passes.py", "tests/unit/measure/test_device.py"
 WATCH, RETRIED = "tests/unit/machine/test_device_state.py", "tests/unit/measure/test_profiled_pass.py"
+GRAPHS = "tests/unit/analysis/events/test_device_record.py"
 
 FAULTS = {
     "no wait for other streams before a block's last step ends": (
@@ -123,6 +128,72 @@ FAULTS = {
         "if profiled.device_busy_ns is None:",
         "if True:",
         f"{RETRIED}::test_two_profiles_that_lack_kernels_have_no_figures",
+    ),
+    "what empties the cache is part of the step": (
+        TIMED,
+        "        used = _used_by(work)\n        self.mark()\n",
+        "        used = _used_by(work)\n",
+        f"{PASSES}::test_emptying_the_cache_makes_steps_cold_and_is_no_part_of_them[True]",
+    ),
+    "memory that empties the cache is counted": (
+        PROGRAM,
+        "self._flush.free()",
+        "pass",
+        f"{PASSES}::test_the_memory_that_empties_caches_is_not_counted",
+    ),
+    "what prepares a step fills the cache again": (
+        CALLING,
+        "self._program.flush()",
+        "pass",
+        f"{PASSES}::test_the_cache_is_emptied_after_what_prepares_a_step",
+    ),
+    "work of setup that is not waited for": (
+        CALLING,
+        "self._synchronize()\n        self._range",
+        "self._range",
+        f"{PASSES}::test_what_setup_launches_is_no_part_of_the_step",
+    ),
+    "work of a step is that of the next one's setup": (
+        CALLING,
+        "self._synchronize()\n        self._start_ns",
+        "self._start_ns",
+        f"{PASSES}::test_setup_of_a_step_that_warms_up_does_not_wait_for_the_step_before",
+    ),
+    "calls are numbered by their launches": (
+        PROGRAM,
+        "aside = (yield False) or NOTHING\n                device.synchronize()",
+        "aside = (yield False) or NOTHING",
+        f"{PASSES}::test_calls_of_a_step_are_numbered_by_what_the_device_does",
+    ),
+    "a delay beside the device's work": (
+        DELAY,
+        "device.synchronize()",
+        "pass",
+        f"{PASSES}::test_a_delay_begins_when_the_device_is_idle",
+    ),
+    "a case that is not waited for": (
+        CASES,
+        "used.synchronize()",
+        "pass",
+        f"{PASSES}::test_a_case_of_a_table_ends_when_the_device_is_idle",
+    ),
+    "kernels of the call before are those of a case": (
+        CASES,
+        "device.synchronize()  # kernels of the call before would run in the range of this one",
+        "pass",
+        f"{PASSES}::test_kernels_of_a_case_are_those_of_its_call",
+    ),
+    "ranges on the device's timeline count as kernels": (
+        CASES,
+        "is_kernel = not is_range and not",
+        "is_kernel = not",
+        f"{PASSES}::test_kernels_of_a_case_are_those_of_its_call",
+    ),
+    "replays of a graph that lack kernels pass for complete": (
+        RECORD,
+        "    _compare_replays(trace, row, calls.events, expected, missing)\n",
+        "",
+        f"{GRAPHS}::test_replays_of_a_graph_that_lost_nodes",
     ),
     "a rule that withholds rounds for one side": (
         STATE,

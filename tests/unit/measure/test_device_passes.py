@@ -1,5 +1,6 @@
 """The timed and the counted pass on the stand-in, whose times are known exactly."""
 
+import functools
 from types import SimpleNamespace
 
 import pytest
@@ -7,19 +8,23 @@ import torch
 from stand_in import stand_in_gpu
 from stand_in.stand_in_gpu import Card, Setup
 
+from pytest_perfdl.fixture import calling
 from pytest_perfdl.machine import state
 from pytest_perfdl.machine.state import Usage
 from pytest_perfdl.measure import (
     calibration,
+    cases,
     counted_pass,
     device,
     environment,
+    flushing,
+    injected_delay,
     memory_pass,
     profiled_pass,
     program,
     timed_pass,
 )
-from pytest_perfdl.measure.commands import Attribute, Count, Profile, Settle, Time
+from pytest_perfdl.measure.commands import Attribute, Calibrate, Count, DescribeCases, Profile, Settle, Time
 from pytest_perfdl.measure.loops import Aside
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.system import clocks
@@ -37,7 +42,7 @@ def simulate(monkeypatch):
     def put(operators=True, clock=None, **setup):
         gpu = stand_in_gpu.Gpu(Setup(jitter=0, **setup), clock or stand_in_gpu.ManualClock())
         installed.append(stand_in_gpu.install(gpu, operators=operators))
-        for module in (timed_pass, clocks, program):
+        for module in (timed_pass, clocks, program, calling, cases):
             monkeypatch.setattr(module, "perf_counter_ns", gpu.clock.now)
         device.initialize("cuda")
         return gpu
@@ -59,8 +64,8 @@ def drive(steps, step):
         number += 1
 
 
-def timed(step, *, blocks=1, block=4, prepares=False):
-    return drive(timed_pass.run(Time(blocks, block), iterates=False, prepares=prepares), step)
+def timed(step, *, blocks=1, block=4, prepares=False, flush=None):
+    return drive(timed_pass.run(Time(blocks, block), iterates=False, prepares=prepares, flush=flush), step)
 
 
 def test_a_step_is_what_the_stream_does_and_the_host_runs_ahead(simulate):
@@ -178,6 +183,148 @@ def test_what_is_prepared_between_steps_does_not_count(simulate):
     found = timed(step, prepares=True)
     assert found.step_ns == pytest.approx((2 * MS,) * 4, rel=0.01)
     assert found.findings == ()
+
+
+CACHING = Card(L2_cache_size=2**20, cache_gain=4.0)
+MISSED = 2**18 / CACHING.bytes_per_s * 1e9
+"""Nanoseconds that a sum of 256 KiB takes that are not in the cache."""
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_emptying_the_cache_makes_steps_cold_and_is_no_part_of_them(simulate, cold):
+    gpu = simulate(cards=[CACHING])
+    held = torch.ones(2**16, device="cuda")
+    held.sum()
+    device.synchronize()
+    begun, launched = gpu.clock.now(), []
+
+    def step(_):
+        held.sum()
+        launched.append(gpu.clock.now() - begun)
+
+    found = timed(step, flush=flushing.Flush() if cold else None)
+    assert found.step_ns == pytest.approx([MISSED if cold else MISSED / 4] * 4, rel=0.02)
+    assert found.blocks[0].wall_ns == pytest.approx(sum(found.step_ns), rel=0.02)
+    # All are launched before the first has ended, with what empties the cache between them.
+    assert launched[-1] < MS
+
+
+def test_without_times_of_events_emptying_the_cache_is_waited_for(simulate):
+    simulate(cards=[CACHING], lacks=["timing"])
+    held = torch.ones(2**16, device="cuda")
+    found = timed(lambda _: held.sum() and None, flush=flushing.Flush())
+    assert found.step_ns == pytest.approx([MISSED] * 4, rel=0.02)
+
+
+def test_the_cache_is_emptied_after_what_prepares_a_step(simulate):
+    simulate(cards=[CACHING])
+    held = torch.ones(2**16, device="cuda")
+    host = Conversation(Time(1, 4))
+    made = program.Program(host, prepares=True, flush=flushing.Flush())
+    calling.run_prepared(made, lambda: held.sum(), (), {}, setup=lambda: held.sum() and None)
+    assert host.answers[0].step_ns == pytest.approx([MISSED] * 4, rel=0.02)
+
+
+def test_the_memory_that_empties_caches_is_not_counted(simulate, tmp_path):
+    simulate(cards=[CACHING], operators=True)
+    held = torch.ones(2**16, device="cuda")
+    host = Conversation(Settle(2, 4, 2), Time(1, 4), Count(2, str(tmp_path), flops=False))
+    for _ in program.Program(host, flush=flushing.Flush()).steps():
+        held.sum()
+    settled, timing, counted, _ = host.answers
+    assert settled.step_ns == pytest.approx(MISSED, rel=0.02)
+    assert timing.step_ns == pytest.approx([MISSED] * 4, rel=0.02)
+    assert (counted.counts["static_memory"], counted.counts["peak_memory"]) == (2**18, 2**18 + 512)
+
+
+@pytest.mark.long
+def test_profiled_steps_are_cold_and_have_no_kernel_that_empties_the_cache(simulate, tmp_path):
+    simulate(cards=[CACHING], clock=stand_in_gpu.HostClock())
+    held = torch.ones(2**16, device="cuda")
+    host = Conversation(Profile(3, 1, str(tmp_path), exemplar=False))
+    for _ in program.Program(host, flush=flushing.Flush()).steps():
+        held.sum()
+    profiled, _ = host.answers
+    assert profiled.counts["kernels"] == profiled.counts["ops"] == (1, 1, 1)
+    assert profiled.device_busy_ns == pytest.approx([MISSED] * 3, rel=0.05)
+
+
+def test_what_setup_launches_is_no_part_of_the_step(simulate):
+    gpu = simulate()
+    host = Conversation(Time(1, 4))
+    calling.run_prepared(
+        program.Program(host, prepares=True),
+        lambda: gpu.launch("work", 2 * MS),
+        (),
+        {},
+        setup=lambda: gpu.launch("preparing", 7 * MS) and None,
+    )
+    assert host.answers[0].step_ns == pytest.approx([2 * MS] * 4, rel=0.01)
+
+
+def test_setup_of_a_step_that_warms_up_does_not_wait_for_the_step_before(simulate):
+    gpu = simulate()
+    host = Conversation(Settle(least=4, most=4, block=4))
+    calling.run_prepared(
+        program.Program(host, prepares=True), lambda: gpu.launch("work", 2 * MS), (), {}, setup=lambda: None
+    )
+    assert host.answers[0].step_ns == pytest.approx(2 * MS, rel=0.01)
+
+
+def test_calls_of_a_step_are_numbered_by_what_the_device_does(simulate):
+    gpu = simulate()
+    host = Conversation(Calibrate(least_ns=5 * MS, most=64))
+    steps = program.Program(host)
+    for _ in steps.steps():
+        for _ in range(steps.loops):
+            gpu.launch("work", MS)
+    assert host.answers[0].loops == 8
+
+
+def test_a_delay_begins_when_the_device_is_idle(simulate, monkeypatch):
+    gpu = simulate()
+
+    def now():
+        gpu.clock.moment += 1000
+        return gpu.clock.moment
+
+    monkeypatch.setattr(injected_delay, "perf_counter_ns", now)
+    delay = injected_delay.Delay(0.5)
+    delay.wait_ns = 3 * MS
+    begun = gpu.clock.now()
+    gpu.launch("work", 2 * MS)
+    delay.wait()
+    assert gpu.clock.now() - begun == pytest.approx(5 * MS, rel=0.01)
+
+
+def test_a_case_of_a_table_ends_when_the_device_is_idle(simulate):
+    gpu = simulate()
+    gpu.launch("before", 9 * MS)
+    assert cases._steps(cases.Calls(lambda: gpu.launch("work", 2 * MS)), 3, 2) == pytest.approx((6 * MS,) * 2, rel=0.01)
+
+
+@pytest.mark.long
+def test_kernels_of_a_case_are_those_of_its_call(simulate):
+    simulate(clock=stand_in_gpu.HostClock())
+    batch = torch.ones(64, 64, device="cuda")
+
+    def open_case(case):
+        return {
+            "one": lambda: batch.relu(),
+            "two": lambda: torch.mm(batch, batch).relu(),
+            "copy": lambda: batch.cpu(),
+        }[case]
+
+    host = Conversation(DescribeCases(("one", "two", "copy")))
+    cases.TableProgram(host, open_case, work_of=lambda _: None, check=lambda _: None, seed=0).run()
+    assert host.answers[0].kernels == {"one": 1, "two": 2, "copy": 0}
+
+
+@pytest.mark.parametrize("precision, dtype", [("highest", "float32"), ("high", "tf32")])
+def test_the_element_type_of_a_case_is_that_of_its_products_on_a_device(simulate, monkeypatch, precision, dtype):
+    simulate()
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
+    assert cases._element_type(functools.partial(torch.mm, torch.ones(2, 2), torch.ones(2, 2))) == dtype
 
 
 def test_warming_up_goes_on_until_the_device_is_steady(simulate):
@@ -340,7 +487,7 @@ def test_the_rates_of_a_device_are_those_of_its_kernels(simulate, monkeypatch):
 
 def test_a_device_that_does_not_tell_its_cache_is_taken_to_have_a_small_one(simulate):
     simulate(cards=[Card(L2_cache_size=0)])
-    assert calibration._cache_bytes("cuda") == calibration._UNKNOWN_CACHE
+    assert flushing.cache_bytes("cuda") == flushing._UNKNOWN_CACHE
 
 
 def test_rates_of_a_device_that_is_not_there(capsys, tmp_path):

@@ -23,7 +23,7 @@ UPDATE_MODES: tuple[UpdateMode, ...] = ("new", "changed", "all", "append")
 RECORDING_REPEATS = 10
 CHECKING_REPEATS = 1
 BUDGET_SECONDS = 300.0
-SHARED_BUDGET_SECONDS = 40.0
+SHARED_BUDGET_SECONDS = 30.0
 """Of tests of a file that share processes, together; more where a few rounds of all of them take longer."""
 FAILS = "invalid,regressed,missing,outdated,suspect-in-every-round"
 """Verdicts that fail a test by default."""
@@ -262,7 +262,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "--perf-budget",
         "time limit of the paired rounds of one test, in seconds; doubled if the test looks slower; for all tests of "
-        "pytest-benchmark in a file 40 by default, or more if a few rounds take longer",
+        "pytest-benchmark in a file 30 by default, or more if a few rounds take longer",
         ini="perf_budget",
         metavar="SECONDS",
         default=f"{BUDGET_SECONDS:g}",

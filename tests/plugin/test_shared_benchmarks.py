@@ -243,3 +243,17 @@ def test_a_file_whose_tests_measure_nothing_is_not_measured(project):
     assert finished.code == 0, finished.output
     assert outcomes(finished) == {"benchmarks": "PASSED", "test_nothing": "PASSED"}
     assert (test["verdict"], test["reason"]) == ("unmeasured", "none of the tests measured anything")
+
+
+def test_the_tests_of_a_file_are_measured_in_one_shard(project):
+    for name in ("test_speed", "test_other", "test_third"):
+        project.write(f"tests/{name}.py", SPEED)
+    shards = []
+    for number in (1, 2):
+        listed = project.run("--perf", f"--perf-shard={number}/2", "--collect-only", "-q", "--no-summary").lines
+        shards.append({line for line in listed if "::" in line and "test_plain" not in line})
+    assert not shards[0] & shards[1]
+    files = [{line.partition("::")[0] for line in shard} for shard in shards]
+    assert not files[0] & files[1]
+    assert sorted(map(len, files)) == [1, 2]
+    assert {line.partition("::")[2] for line in shards[0] | shards[1]} == {*CASES, "benchmarks"}

@@ -41,7 +41,7 @@ def refused(inner, *args, message, plugins=()):
             "step=5",
             (
                 "unknown keyword 'step'; valid keywords: backend, budget, limits, loops, period, ranks, repeats, "
-                "resolution, scaling, seed, steps, tags, threads, timeout"
+                "resolution, scaling, seed, shared, steps, tags, threads, timeout"
             ),
         ),
         ("5", "expected keyword arguments only, got 5"),

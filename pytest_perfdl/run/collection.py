@@ -167,7 +167,6 @@ def share(
 
     Those whose marker `perf` has keywords, coroutine functions and methods of a `unittest.TestCase` stay by themselves.
     """
-    merged = _general_limits(settings)
     found: dict[str, PerfTest] = {}
     cases: dict[str, dict[str, CaseTest]] = {}
     for nodeid, test in tests.items():
@@ -179,10 +178,10 @@ def share(
         if file not in cases:
             cases[file] = {}
             whole = SharedFile.from_parent(module, name=SHARED, callobj=lambda: None)
-            options = MarkerOptions()
-            limits = replace(merged, waivers=waivers_for(whole.nodeid, waivers, {whole.nodeid}))
-            found[whole.nodeid] = PerfTest(
-                whole, options, options.plan(settings), limits, Limits(), _SHARED_HASH, cases=cases[file]
+            # None of them has keywords of its own: plan and limits are those of all.
+            limits = replace(test.limits, waivers=waivers_for(whole.nodeid, waivers, {whole.nodeid}))
+            found[whole.nodeid] = replace(
+                test, item=whole, limits=limits, hash=_SHARED_HASH, loops=Loops(), cases=cases[file]
             )
             exempt_from_timeout(whole)
             items.insert(items.index(item), whole)

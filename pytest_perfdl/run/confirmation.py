@@ -175,11 +175,12 @@ class Confirmation:
         tuple[float, float]
             The time budget over the time of `TABLE_ROUNDS` rounds of all cases, and the seconds that rounds may take.
         """
-        plan, most = self.test.plan, self.context.settings.budget
+        plan, settings = self.test.plan, self.context.settings
+        most, least = settings.budget, settings.shared_budget if self.test.cases else settings.budget
         steps = plan.warmup + plan.steps
         taken = sum(max(case.ns) * case.loops for call in (now, new) for case in call.cases) * steps / 1e9
         share = most / (TABLE_ROUNDS * taken) if taken else 1.0
-        return share, min(most, max(self.context.budget(self.test), 2 * TABLE_ROUNDS * taken))
+        return share, min(most, max(least, 2 * TABLE_ROUNDS * taken))
 
     def _alone(
         self,

@@ -60,10 +60,6 @@ class RunContext:
         """Seconds that the steps of a test may take in one process that is not one of a round's two."""
         return self.settings.budget / ROUNDS
 
-    def budget(self, test: PerfTest) -> float:
-        """Seconds that the paired rounds of a test may take."""
-        return self.settings.shared_budget if test.cases else self.settings.budget
-
 
 # A project's rules for kernel and operator names, from its `conftest.py` (`hookspecs.pytest_perfdl_name_rules`).
 

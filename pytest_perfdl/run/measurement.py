@@ -259,7 +259,7 @@ class Measurement:
         context = self.context
         plan = replace(self.test.plan, period=info.period)
         if info.cases:
-            seconds = context.budget(self.test) / 2
+            seconds = context.settings.budget / 2
             return table_pilot(plan, info, chosen_cases(context, info), seconds=seconds, failed=self.crashed)
         return one_repeat(
             plan,
@@ -489,9 +489,9 @@ def _repeat(remote: RemoteTest, seconds: float) -> Repeat:
 
 def _without_failed(result: CallResult, remote: RemoteTest) -> CallResult:
     """The result without the times of cases that are tests and failed, most of them after their calls."""
-    failed = {case for case, phases in remote.cases.items() if any(each.raw != "passed" for each in phases.values())}
+    failed = remote.failed_cases
     cases = (
-        replace(case, step_ns=(), problem=case.problem or "the test failed") if case.id in failed else case
+        replace(case, step_ns=(), problem=case.problem or failed[case.id]) if case.id in failed else case
         for case in result.cases
     )
     return replace(result, cases=tuple(cases))

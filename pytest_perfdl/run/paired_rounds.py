@@ -149,7 +149,7 @@ class Rounds:
         process of theirs may."""
         self._whole = any(call.children or (call.threads and test.plan.threads == 1) for call in calls)
         """Whether each side is timed in one turn, because others work for its steps while the other side runs."""
-        self._pace = _pace(context.budget(test), shown)
+        self._pace = _pace(context.settings.budget, shown)
         self._watch = DeviceWatch.of(os.environ) if any(call.device for call in calls) else None
         self.uses: list[DeviceUses] = []
         """What happened on the GPUs in each round while either side was timed; empty where that is not known."""
@@ -412,9 +412,7 @@ def _cases_of(base: RemoteTest, head: RemoteTest, crashed: Mapping[str, str]) ->
     times = [case_times(side) for side in cases]
     of_base, of_head = ({name: each[name] for name in sorted(times[0].keys() & times[1])} for each in times)
     problems = {case.id: case.problem for side in cases for case in side if case.problem}
-    for side in (base, head):
-        problems |= {case: f"the test {phase.raw}" for case, phases in side.cases.items() for phase in phases.values()}
-    return TimedCases(of_base, of_head, {**problems, **crashed})
+    return TimedCases(of_base, of_head, {**problems, **base.failed_cases, **head.failed_cases, **crashed})
 
 
 def _why_started(context: RunContext, test: PerfTest, base: RoundSide, shown: tuple[Shown, Shown] | None) -> str:
@@ -516,7 +514,7 @@ def cases_of(context: RunContext, test: PerfTest, side: RoundSide) -> tuple[Call
 
     def script(info: CallInfo) -> Script:
         plan = replace(test.plan, period=info.period)
-        return table_pilot(plan, info, chosen_cases(context, info), seconds=context.budget(test) / 2)
+        return table_pilot(plan, info, chosen_cases(context, info), seconds=context.settings.budget / 2)
 
     remote = context.processes.start(test, script, side=side.variant)
     finish(remote, f"measures every case of the {side.label} alternative")

@@ -83,6 +83,16 @@ class RemoteTest:
         """Why a new process would not be like this one, which was forked, in one line; empty if it would."""
         self.over = False
 
+    @property
+    def failed_cases(self) -> dict[str, str]:
+        """Why tests that are cases did not pass, in a few words, by id of the case."""
+        return {
+            case: f"the test {phase.raw}"
+            for case, phases in self.cases.items()
+            for phase in phases.values()
+            if phase.raw != "passed"
+        }
+
     def wait(self, phase: Phase) -> PhaseReport:
         """Serve the worker until a phase is over there; scripts that wait for a turn meanwhile get it.
 

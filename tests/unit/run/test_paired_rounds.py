@@ -26,7 +26,7 @@ class Remote:
         self.waits = False
         self.over = False
         self.ended = []
-        self.phases, self.cases, self.results, self.metrics, self.origins = {}, {}, [], [], None
+        self.phases, self.failed_cases, self.results, self.metrics, self.origins = {}, {}, [], [], None
 
     def advance(self):
         self.waits = True
@@ -59,7 +59,6 @@ def in_rounds(start, parent=None, shown=None, scripts=None, threads=1, **options
     context = SimpleNamespace(processes=processes, config=None, settings=settings)
     test = SimpleNamespace(plan=MeasurementPlan(warmup=15, steps=40, threads=threads), loops=Loops(), cases={})
     sides = RoundSide("base", variant="base"), RoundSide("head", variant="head")
-    context.budget = lambda _: context.settings.budget
     return Rounds(context, test, *sides, seed=1, shown=shown)
 
 

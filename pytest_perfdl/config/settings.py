@@ -70,9 +70,9 @@ class Settings:
     require: int
     """Minimum number of compared tests; the run fails with fewer."""
     shard: Shard | None
+    """Which part of the perf tests to measure; `None` for all of them."""
     cases: CaseFilter
     """Which cases of tables are measured."""
-    """Which part of the perf tests to measure; `None` for all of them."""
     warmup: int | None
     steps: int | None
     repeats: int | None
@@ -141,8 +141,9 @@ class Settings:
             "--perf-inject": self.inject or None,
             "--perf-update": self.update,
         }
-        for name in ("fail_on", "loops", "budget", "resolution", "isolate", "pin", "start", "against_tests", "waivers"):
+        for name in ("fail_on", "loops", "budget", "resolution", "isolate", "shared", "pin", "start", "against_tests"):
             values[f"perf_{name}"] = getattr(self, name)
+        values["perf_waivers"] = self.waivers
         return {name: str(value) for name, value in values.items() if value not in (None, "")}
 
     def records(self, *, has_baseline: bool) -> bool:

@@ -12,6 +12,7 @@ from pytest_perfdl.plugin import SETTINGS
 OTHERS = {
     "update": "all",
     "isolate": "none",
+    "shared": False,
     "limits": ((), ("step_time:500%",)),
     "fail_on": "all",
     "warmup": 3,
@@ -34,6 +35,7 @@ REST = frozenset(
     {
         *("enabled", "note", "markers", "report", "json", "traces", "github", "shard", "require", "timeout"),
         *("benchmark_json", "benchmarks", "cases"),
+        "shared_budget",  # Of the ini key of `budget`, which decides.
         *("calibrate", "memory", "device_lock", "skip_same", "verbosity", "clashes"),
         # What run files tell otherwise: the folder, the commit of the other side; its setup is the commit's.
         *("folder", "against", "against_python", "against_setup"),

@@ -127,7 +127,8 @@ CHANGED = 0.10
 """Change of the reference load's time, or of the CPU clock, within a timed pass from which it is reported."""
 STALL = 50
 """Multiple of the median step from which a single step is reported."""
-_LEAST_STALL_NS = 1_000_000
+_LEAST_STALL_NS, _LEAST_CASE_STALL_NS = 1_000_000, 10_000_000
+"""Of a step, and of that of a case, from which turns of other processes (some milliseconds each) are not subtracted."""
 STOLEN = 0.05
 """Share of the CPU busy time that a hypervisor may give away before a word about it."""
 _LEAST_BUSY_TICKS = 20
@@ -160,8 +161,9 @@ def findings(results: Sequence[CallResult | SideResult]) -> Iterator[Finding]:
         Of the calls in all repeats, or on both sides of all rounds, in any order.
     """
     for name in dict.fromkeys(result.info.name for result in results):
-        passes = [result.timed for result in results if result.info.name == name]
-        yield from _notes(f"{name}: " if name else "", _disturbances(passes))
+        of_call = [result for result in results if result.info.name == name]
+        said = (*_disturbances([result.timed for result in of_call]), *_stalled_cases(of_call))
+        yield from _notes(f"{name}: " if name else "", said)
 
 
 def _notes(where: str, said: Iterable[tuple[str, str]]) -> Iterator[Finding]:
@@ -171,7 +173,7 @@ def _notes(where: str, said: Iterable[tuple[str, str]]) -> Iterator[Finding]:
 def _disturbances(passes: Sequence[Timed]) -> Iterator[tuple[str, str]]:
     """Codes and texts."""
     around = [timed.surroundings for timed in passes]
-    if (stall := max(map(_stall, passes))) > STALL:
+    if (stall := max(_stall(timed.step_ns, timed.delay_ns) for timed in passes)) > STALL:
         which = "block_time and the upper percentiles include it, step_time does not"
         yield "stalled", f"a step took {stall:.0f} times as long as the median step: {which}"
     changes = [change for timed in passes if (change := _speed_change(timed)) > CHANGED]
@@ -197,14 +199,27 @@ def _disturbances(passes: Sequence[Timed]) -> Iterator[tuple[str, str]]:
         yield "stolen-time", f"other virtual machines on the host used {stolen:.0%} of the CPU time during timing: {do}"
 
 
-def _stall(timed: Timed) -> float:
+def _stalled_cases(results: Sequence[CallResult | SideResult]) -> Iterator[tuple[str, str]]:
+    """Codes and texts."""
+    stalls: dict[str, float] = {}
+    for case in (case for result in results for case in result.cases if case.step_ns):
+        if (stall := _stall(case.step_ns, least_ns=_LEAST_CASE_STALL_NS)) > STALL:
+            stalls[case.id] = max(stall, stalls.get(case.id, 0.0))
+    if stalls:
+        worst = max(stalls, key=lambda case: stalls[case])
+        others = f", and such steps had {plural(len(stalls) - 1, 'other case')}" if len(stalls) > 1 else ""
+        took = f"a step of the case {worst} took {stalls[worst]:.0f} times as long as its median step{others}"
+        yield "stalled", f"{took}: the time of a case, the lower quartile of its steps, does not include it"
+
+
+def _stall(step_ns: Sequence[int], delay_ns: Sequence[int] = (), *, least_ns: int = _LEAST_STALL_NS) -> float:
     """The longest step as a multiple of the median one, without the time in which other processes used the CPU.
 
-    0 if it is short: interrupts stall any step for less than a millisecond.
+    0 if it is shorter than `least_ns`: interrupts stall any step for less than a millisecond.
     """
-    delays = timed.delay_ns or (0,) * len(timed.step_ns)
-    longest = max(taken - delay for taken, delay in zip(timed.step_ns, delays, strict=True))
-    return longest / max(statistics.median(timed.step_ns), 1) if longest >= _LEAST_STALL_NS else 0.0
+    delays = delay_ns or (0,) * len(step_ns)
+    longest = max(taken - delay for taken, delay in zip(step_ns, delays, strict=True))
+    return longest / max(statistics.median(step_ns), 1) if longest >= least_ns else 0.0
 
 
 def _runs(timed: Timed) -> tuple[int, ...]:
@@ -437,8 +452,8 @@ def table_call(results: Sequence[CallResult]) -> tuple[Call, list[Finding]]:
     )
     counts = Series("counted", METRICS[CASES].unit, "lower", (float(len(first.info.cases)),) * len(results))
     call = Call(first.info.name, {CASES: counts}, (), (0,) * len(results), cases=cases)
-    findings = [finding for result in results for finding in result.compiled.findings]
-    findings += [
+    found = [finding for result in results for finding in result.compiled.findings]
+    found += [
         Finding("note", CASE_ERROR, f"the case {case.id} was not measured: {case.problem}")
         for result in results
         for case in result.cases
@@ -447,12 +462,12 @@ def table_call(results: Sequence[CallResult]) -> tuple[Call, list[Finding]]:
     if late := [case.id for result in results for case in result.cases if case.problem == NOT_REACHED]:
         count = f"{len(late)} of {plural(len(first.cases), 'case')}"
         do = "choose cases with --perf-case, or set a larger --perf-budget"
-        findings.append(Finding("note", CASES_LATE, f"{count} were not reached in the time budget: {some(late)}; {do}"))
-    findings += [
+        found.append(Finding("note", CASES_LATE, f"{count} were not reached in the time budget: {some(late)}; {do}"))
+    found += [
         Finding("note", CASE_REPEATED, f"the case {case} is listed twice: only the first one is measured")
         for case in first.info.repeated
     ]
-    return call, list(dict.fromkeys(findings))
+    return call, list(dict.fromkeys((*found, *findings(results))))
 
 
 def case_times(cases: Sequence[CaseResult]) -> dict[str, float]:

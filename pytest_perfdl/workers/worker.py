@@ -144,6 +144,12 @@ def die_with(parent: int) -> None:
             os._exit(1)
 
 
+def _serialized(report: pytest.TestReport, config: pytest.Config) -> dict[str, Any]:
+    data = channel.plain(config.hook.pytest_report_to_serializable(config=config, report=report))
+    assert isinstance(data, dict)
+    return data
+
+
 class WorkerPlugin:
     """Runs the one item and tells the orchestrating process what happens; the fixture's host (`fixture.Host`)."""
 
@@ -256,16 +262,12 @@ class WorkerPlugin:
         except (Exception, PerfError):
             raw, text = "failed", traceback.format_exc()
         report = pytest.TestReport(self.job.nodeid, self._item.location, {}, raw, text, phase)
-        data = channel.plain(
-            self._item.config.hook.pytest_report_to_serializable(config=self._item.config, report=report)
-        )
-        assert isinstance(data, dict)
+        data = _serialized(report, self._item.config)
         self.channel.send(PhaseReport(phase=phase, raw=raw, report=data, properties=[], marks=()))
 
-    def run_test(self, item: pytest.Function, told: str) -> str:
+    def run_test(self, case: str, item: pytest.Function, told: str) -> str:
         """Run the test of a case in pytest's protocol; why it failed or was skipped, in one line."""
-        self._item, self._told, self._failure = item, told, ""
-        self._case = next(case for case, nodeid in self.job.tests.items() if nodeid == item.nodeid)
+        self._case, self._item, self._told, self._failure = case, item, told, ""
         try:
             tear_down_for(item.session, item)
         except (Exception, PerfError) as error:
@@ -346,8 +348,7 @@ class WorkerPlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         item = self._item
         assert item is not None
-        data = channel.plain(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
-        assert isinstance(data, dict)
+        data = _serialized(report, item.config)
         if type(report) is not pytest.TestReport or report.nodeid != item.nodeid:
             if self._told == "all":
                 self.channel.send(ExtraReport(data))

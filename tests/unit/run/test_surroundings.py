@@ -5,6 +5,7 @@ import mmap
 import pytest
 
 from pytest_perfdl.machine.state import Surroundings
+from pytest_perfdl.measure.commands import CaseResult
 from pytest_perfdl.run import assemble
 from unit.measure.answers import named, result, timed
 
@@ -53,6 +54,23 @@ def test_what_is_no_stall():
     assert found(stalled(*usual, 166_000_000, delay_ns=(0,) * 9 + (160_000_000,))) == []
     assert found(stalled(*((1000,) * 9), 166_000)) == []
     assert found(stalled(*((1_000_000,) * 9), 2_000_000, delay_ns=(999_999,) * 9 + (0,))) == []
+
+
+def cases(**steps):
+    return result(cases=tuple(CaseResult(name, 1, step_ns) for name, step_ns in steps.items()))
+
+
+def test_cases_with_a_step_that_stalls_are_told():
+    usual = (100_000,) * 9
+    ((code, message),) = found(cases(a=(*usual, 100_000)), cases(a=(*usual, 16_600_000), b=usual, failed=()))
+
+    assert code == "stalled"
+    assert message.startswith("a step of the case a took 166 times as long as its median step: the time of a case")
+    assert found(cases(a=(*usual, 9_900_000), b=(1_000_000,) * 9 + (50_000_000,))) == []
+
+    worst, other, third = (*usual, 16_600_000), (*usual, 10_000_000), (*usual, 11_000_000)
+    ((_, message),) = found(cases(a=other, b=worst), cases(c=third, a=other))
+    assert message.startswith("a step of the case b took 166 times as long as its median step, and such steps had 2 ")
 
 
 def test_each_call_is_told_apart():

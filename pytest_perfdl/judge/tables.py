@@ -274,12 +274,18 @@ def settle_alternatives(
     told = _Told(gate.every, gate.every.judge(rounds, spent), rounds, alone, None)
     summary, *others = told.metrics
     holds = summary.verdict in ("unchanged", "improved")
-    every = replace(summary, name="every case", limit=nowhere, verdict="unchanged" if holds else summary.verdict)
+    every = replace(
+        summary,
+        name="every case",
+        limit=nowhere,
+        verdict="unchanged" if holds else summary.verdict,
+        reason=f"{labels[1]} compared with {labels[0]}: {summary.reason}",
+    )
     named = [
         judge_comparison(each, nowhere, labels) if each.verdict == "regressed" else replace(each, limit=nowhere)
         for each in others
     ]
-    return [every, *named], told.cases
+    return [every, *named], tuple(replace(case, alternatives=" -> ".join(labels)) for case in told.cases)
 
 
 def late_cases(gate: TableGate) -> list[Finding]:

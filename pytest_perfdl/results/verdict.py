@@ -392,6 +392,8 @@ class CaseVerdict:
     """Why `roofline` is unknown; empty if it is known, and if the test states neither FLOPs nor bytes."""
     reason: str = ""
     """Why it was not measured, or what else is to be said, in one line."""
+    alternatives: str = ""
+    """Of `perf.compare`, the first and the second alternative, "eager -> fused": `base` stands for the first one."""
 
     @property
     def metric(self) -> str:

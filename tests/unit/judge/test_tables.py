@@ -314,6 +314,8 @@ def test_nowhere_slower_is_about_every_case():
     assert not rule.look(same, NOW).open
     (every,), cases = settle_alternatives(rule, same, {}, OVER, LABELS)
     assert (every.name, every.verdict) == ("every case", "unchanged")
+    assert every.reason == "fused compared with eager: 20 cases: 20 unchanged"
+    assert {case.alternatives for case in cases} == {"eager -> fused"}
     assert {case.verdict for case in cases} == {"unchanged"}
     one = rounds(20, {IDS[3]: 0.3})
     assert rule.look(one[:6], NOW).cases == {IDS[3]}, "the mean is decided, and all other cases are"

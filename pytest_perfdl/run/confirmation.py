@@ -347,7 +347,7 @@ def device_findings(uses: Sequence[DeviceUses]) -> Iterator[Finding]:
         yield Finding("note", "memory-errors", f"{text}: {see}")
     if base.has_clients or head.has_clients:
         text = "CUDA MPS runs kernels of several processes on the GPU at the same time"
-        yield Finding("note", "mps", f"{text}: the two processes of a paired round take turns, as without it")
+        yield Finding("note", "mps", f"{text}: the two processes of a paired round alternate, as without it")
     if bool(base.throttled_by) != bool(head.throttled_by):
         side, slow = ("baseline", base) if base.throttled_by else ("current", head)
         shares = (

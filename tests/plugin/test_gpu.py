@@ -57,7 +57,7 @@ def test_with_mps_the_sides_take_turns_all_the_same_and_its_server_disturbs_none
         _, test = made.measure(*AGAINST)
         running.kill()
     assert test["metrics"]["step_time"]["evidence"] == "paired"
-    assert finding(test, "mps").endswith("the two processes of a paired round take turns, as without it")
+    assert finding(test, "mps").endswith("the two processes of a paired round alternate, as without it")
     assert "withheld" not in [each["code"] for each in test["integrity"]]
     assert len(made.busy()) > 2
     assert overlaps(made) == 0

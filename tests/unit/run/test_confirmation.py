@@ -174,7 +174,7 @@ def test_mps_is_a_note(monkeypatch, base, head):
     judged = confirmed(monkeypatch, Disturbed(lambda _: DeviceUses(base, head)), verdict="unchanged")
     said = [each.message for each in judged.integrity if each.code == "mps"]
     text = "CUDA MPS runs kernels of several processes on the GPU at the same time: the two processes of a paired round"
-    assert said == ([f"{text} take turns, as without it"] if base.has_clients else [])
+    assert said == ([f"{text} alternate, as without it"] if base.has_clients else [])
 
 
 @pytest.mark.parametrize("side", ["baseline", "current"])

@@ -352,7 +352,7 @@ def caption(recorded: Recorded) -> str:
     notes: list[str] = []
     notes.append(
         f"Recorded: {len(values)} rounds of {len(tree.cases)} unchanged cases (`examples/test_operators.py`), every "
-        f"case in every round, on 2 cores, {recorded.date}, beside other work: the load was {lightest:.1f} to "
+        f"case in every round, on 2 cores, {recorded.date}. The load was {lightest:.1f} to "
         f"{most:.1f}, median {usual:.1f}, of which this work itself is 1."
     )
     notes.append(

@@ -363,10 +363,14 @@ class _Told:
         case, judged = self.gate.family.tree.cases[place], self.outcome.cases[place]
         base_ns, time_ns = self.times.get(case, (None, None))
         verdict, reason = self._verdict(place, judged)
+        effect = None if judged.effect is None else as_ratio(judged.effect)
+        if base_ns is not None and effect is not None:
+            # As everywhere: the robust change of paired rounds, and times that agree with it.
+            time_ns = base_ns * (1 + effect)
         found = CaseVerdict(
             id=case,
             verdict=verdict,
-            effect=None if judged.effect is None else as_ratio(judged.effect),
+            effect=effect,
             interval=None if judged.interval is None else (as_ratio(judged.interval[0]), as_ratio(judged.interval[1])),
             base_ns=base_ns,
             time_ns=time_ns,

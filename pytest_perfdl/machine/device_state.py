@@ -1,7 +1,8 @@
 """What the driver says of the GPUs of a run while they are measured: clocks, sensors, memory errors, other processes.
 
-The process that runs pytest asks NVML (the package nvidia-ml-py, whose module is pynvml) before and after each turn of
-a side; it opens no device. Where the package or the driver is missing, nothing is known, and nothing is said.
+The process that runs pytest asks NVML (the package nvidia-ml-py, whose module is pynvml), or AMD SMI (the package
+amdsmi, of ROCm), before and after each turn of a side; it opens no device. Where the package or the driver is missing,
+nothing is known, and nothing is said.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pytest_perfdl.machine import proc
 from pytest_perfdl.machine.findings import Level
@@ -37,9 +38,23 @@ POLICIES = {
     "reliability": "NVML_PERF_POLICY_RELIABILITY",
 }
 """What reduces the clock -> NVML's counter of how long it did (`nvmlDeviceGetViolationStatus`, nanoseconds)."""
+RESIDENCIES = {
+    "the power limit": "ppt_residency_acc",
+    "temperature": "socket_thm_residency_acc",
+    "temperature of the memory": "hbm_thm_residency_acc",
+    "temperature of voltage regulators": "vr_thm_residency_acc",
+    "the board's limit": "prochot_residency_acc",
+}
+"""What reduces the clock -> AMD SMI's counter of how long it did, as part of `accumulation_counter` (from MI300 on).
+
+Flags of the present moment (`indep_throttle_status`) are not read: on some models they are always set."""
 REDUCED = 0.02
 """Share of the time of a side's turns with a reduced clock from which on the side is throttled."""
 _MIG_ON = 1
+_MPS_SERVER = "nvidia-cuda-mps"
+"""Name of the processes of CUDA MPS, as far as the system keeps it."""
+_VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+"""Variables that choose AMD GPUs."""
 _Number = TypeVar("_Number", int, float)
 
 
@@ -48,8 +63,9 @@ class DeviceState:
     """GPUs at a moment; what the driver does not say is missing."""
 
     wall_ns: int
-    violations_ns: Mapping[tuple[str, str], int]
-    """How long each GPU's clock was reduced since the driver was loaded, by address and cause."""
+    violations: Mapping[tuple[str, str], tuple[int, int]]
+    """How long each GPU's clock was reduced since the driver was loaded, and since when that is counted, in a unit of
+    the driver's, by address and cause."""
     reasons: frozenset[str]
     """Names of `REASONS` that reduce a clock now, without notes."""
     processes: frozenset[tuple[str, int]]
@@ -60,6 +76,34 @@ class DeviceState:
     """Power that each GPU draws, by address; on many models the mean of the last second."""
     memory_errors: Mapping[str, int]
     """Errors that ECC found in the memory of each GPU since the driver was loaded, by address; most are corrected."""
+    has_clients: bool = False
+    """Whether processes are clients of CUDA MPS, which lets kernels of several of them run at the same time."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a driver says of one GPU; what it does not say stays as it is here."""
+
+    violations: dict[str, tuple[int, int]] = field(default_factory=dict)
+    reasons: set[str] = field(default_factory=set)
+    processes: set[int] = field(default_factory=set)
+    clients: set[int] = field(default_factory=set)
+    """Those of the processes that are clients of CUDA MPS."""
+    celsius: int | None = None
+    watts: float | None = None
+    memory_errors: int | None = None
+
+
+class Driver(Protocol):
+    """The library of a vendor's driver, whose errors its methods raise."""
+
+    def gpus(self, environment: Mapping[str, str], root: Path, /) -> Mapping[str, Any]:
+        """Handles of the GPUs that processes with this environment may use, by address."""
+        ...
+
+    def read(self, gpu: Any, now: int, /) -> Reading:
+        """All that it answers; `now` is the present moment in nanoseconds."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +122,8 @@ class DeviceUse:
     """The most power before or after a turn; `None` if it is unknown."""
     memory_errors: int = 0
     """Errors that ECC found."""
+    has_clients: bool = False
+    """Whether processes were clients of CUDA MPS."""
 
     @property
     def sensed(self) -> str:
@@ -110,6 +156,7 @@ class DeviceUse:
             _highest(part.celsius for part in parts),
             _highest(part.watts for part in parts),
             sum(part.memory_errors for part in parts),
+            any(part.has_clients for part in parts),
         )
 
 
@@ -153,70 +200,48 @@ def _highest(values: Iterable[_Number | None]) -> _Number | None:
 
 
 class DeviceWatch:
-    """The GPUs that a run may use, as NVML sees them.
+    """The GPUs that a run may use, as their driver sees them.
 
     Parameters
     ----------
-    nvml
-        The module pynvml, initialized.
+    driver
+        The library, initialized.
     handles
         Of the GPUs, by address.
     root
         Folder that has `proc`.
     """
 
-    def __init__(self, nvml: Any, handles: Mapping[str, Any], root: Path = proc.ROOT) -> None:
-        self._nvml = nvml
+    def __init__(self, driver: Driver, handles: Mapping[str, Any], root: Path = proc.ROOT) -> None:
+        self._driver = driver
         self._handles = handles
         self._root = root
 
     @classmethod
     def of(cls, environment: Mapping[str, str], root: Path = proc.ROOT) -> DeviceWatch | None:
-        """Those that processes with this environment may use; `None` where NVML is missing or knows none."""
-        try:
-            nvml = import_module("pynvml")
-            nvml.nvmlInit()
-            buses = visible_gpus(environment, root)
-            handles = {bus: nvml.nvmlDeviceGetHandleByPciBusId(bus.encode()) for bus in buses}
-            if not handles:
-                numbers = range(nvml.nvmlDeviceGetCount())
-                handles = {f"GPU {number}": nvml.nvmlDeviceGetHandleByIndex(number) for number in numbers}
-        except Exception:
+        """Those that processes with this environment may use; `None` where no library knows one."""
+        for kind in (Nvml, AmdSmi):
             # A module of another kind under this name, or a driver that does not answer.
-            return None
-        return cls(nvml, handles, root) if handles else None
+            with contextlib.suppress(Exception):
+                driver: Driver = kind()
+                if handles := driver.gpus(environment, root):
+                    return cls(driver, handles, root)
+        return None
 
     def read(self) -> DeviceState:
         """The present state, from a dozen questions to the driver for each GPU."""
-        violations: dict[tuple[str, str], int] = {}
-        reasons: set[str] = set()
-        processes: set[tuple[str, int]] = set()
-        celsius: dict[str, int] = {}
-        watts: dict[str, float] = {}
-        errors: dict[str, int] = {}
-        nvml = self._nvml
-        for bus, handle in self._handles.items():
-            for cause, policy in POLICIES.items():
-                with self._unsupported():
-                    found = self._nvml.nvmlDeviceGetViolationStatus(handle, getattr(self._nvml, policy))
-                    violations[bus, cause] = int(found.violationTime)
-            with self._unsupported():
-                bits = self._bits(handle)
-                reasons |= {name for bit, level, name in REASONS if bits & bit and level != "note"}
-            with self._unsupported():
-                if not self._is_partitioned(handle):
-                    running = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-                    processes |= {(bus, int(each.pid)) for each in running}
-            with self._unsupported():
-                celsius[bus] = int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-            with self._unsupported():
-                watts[bus] = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-            for kind in ("NVML_MEMORY_ERROR_TYPE_CORRECTED", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED"):
-                with self._unsupported():
-                    count = nvml.nvmlDeviceGetTotalEccErrors(handle, getattr(nvml, kind), nvml.NVML_VOLATILE_ECC)
-                    errors[bus] = errors.get(bus, 0) + int(count)
         now = clocks.perf_counter_ns()
-        return DeviceState(now, violations, frozenset(reasons), frozenset(processes), celsius, watts, errors)
+        found = {bus: self._driver.read(handle, now) for bus, handle in self._handles.items()}
+        return DeviceState(
+            now,
+            {(bus, cause): times for bus, each in found.items() for cause, times in each.violations.items()},
+            frozenset().union(*(each.reasons for each in found.values())),
+            frozenset((bus, pid) for bus, each in found.items() for pid in each.processes),
+            {bus: each.celsius for bus, each in found.items() if each.celsius is not None},
+            {bus: each.watts for bus, each in found.items() if each.watts is not None},
+            {bus: each.memory_errors for bus, each in found.items() if each.memory_errors is not None},
+            any(each.clients for each in found.values()),
+        )
 
     def use(self, before: DeviceState, after: DeviceState, own: int) -> DeviceUse:
         """What happened between two moments.
@@ -227,44 +252,160 @@ class DeviceWatch:
             Number of processes of this run that have a device open. Where ids are not those of this container, only
             the number of processes tells whether others are among them.
         """
+        wall_ns = after.wall_ns - before.wall_ns
         reduced: dict[str, int] = {}
-        for (bus, cause), now in after.violations_ns.items():
-            grown = now - before.violations_ns.get((bus, cause), now)
-            reduced[cause] = max(reduced.get(cause, 0), grown)
+        for (bus, cause), (now, end) in after.violations.items():
+            then, begin = before.violations.get((bus, cause), (now, end))
+            share = (now - then) / (end - begin) if end > begin else 0.0
+            reduced[cause] = max(reduced.get(cause, 0), round(share * wall_ns))
         return DeviceUse(
-            after.wall_ns - before.wall_ns,
+            wall_ns,
             reduced,
             before.reasons & after.reasons,
             self._others(after, own),
             _highest([*before.celsius.values(), *after.celsius.values()]),
             _highest([*before.watts.values(), *after.watts.values()]),
             sum(count - before.memory_errors.get(bus, count) for bus, count in after.memory_errors.items()),
+            after.has_clients,
         )
 
     def _others(self, state: DeviceState, own: int) -> tuple[str, ...]:
         ids = sorted({pid for _, pid in state.processes})
         foreign = [pid for pid in ids if not proc.descends(pid, os.getpid(), self._root)]
         if len(foreign) == len(ids) > 0 and own:
-            # None of ours has the id that it has here: the driver counts in the host's ids.
-            return tuple(f"process {pid} of the host" for pid in foreign[own:])
-        return tuple(f"{self._name(pid)} ({pid})" for pid in foreign)
+            # None of ours has the id that it has here: the driver counts in the host's ids, also the server of MPS.
+            return tuple(f"process {pid} of the host" for pid in foreign[own + state.has_clients :])
+        named = {pid: self._name(pid) for pid in foreign}
+        # What the server of MPS runs is work of its clients.
+        return tuple(f"{name} ({pid})" for pid, name in named.items() if name != _MPS_SERVER)
 
     def _name(self, pid: int) -> str:
         found = proc.process(self._root / f"proc/{pid}")
         return "process" if found is None else found.name
 
-    def _bits(self, handle: Any) -> int:
+
+class Nvml:
+    """NVIDIA's driver.
+
+    Parameters
+    ----------
+    nvml
+        The module pynvml, initialized; by default that which is installed.
+    """
+
+    def __init__(self, nvml: Any = None) -> None:
+        self._nvml = nvml or import_module("pynvml")
+        if nvml is None:
+            self._nvml.nvmlInit()
+
+    def gpus(self, environment: Mapping[str, str], root: Path) -> Mapping[str, Any]:
+        """Handles of the GPUs that processes with this environment may use, by address."""
+        nvml = self._nvml
+        buses = visible_gpus(environment, root)
+        handles = {bus: nvml.nvmlDeviceGetHandleByPciBusId(bus.encode()) for bus in buses}
+        numbers = range(0 if handles else nvml.nvmlDeviceGetCount())
+        return handles or {f"GPU {number}": nvml.nvmlDeviceGetHandleByIndex(number) for number in numbers}
+
+    def read(self, gpu: Any, now: int) -> Reading:
+        """All that it answers."""
+        found, nvml = Reading(), self._nvml
+        for cause, policy in POLICIES.items():
+            with self._unsupported():
+                times = nvml.nvmlDeviceGetViolationStatus(gpu, getattr(nvml, policy))
+                found.violations[cause] = int(times.violationTime), now
+        with self._unsupported():
+            bits = self._bits(gpu)
+            found.reasons |= {name for bit, level, name in REASONS if bits & bit and level != "note"}
+        if not self._is_partitioned(gpu):
+            with self._unsupported():
+                found.processes |= {int(each.pid) for each in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
+            with self._unsupported():
+                found.clients = {int(each.pid) for each in nvml.nvmlDeviceGetMPSComputeRunningProcesses(gpu)}
+                found.processes |= found.clients
+        with self._unsupported():
+            found.celsius = int(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU))
+        with self._unsupported():
+            found.watts = nvml.nvmlDeviceGetPowerUsage(gpu) / 1000
+        for kind in ("NVML_MEMORY_ERROR_TYPE_CORRECTED", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED"):
+            with self._unsupported():
+                count = nvml.nvmlDeviceGetTotalEccErrors(gpu, getattr(nvml, kind), nvml.NVML_VOLATILE_ECC)
+                found.memory_errors = (found.memory_errors or 0) + int(count)
+        return found
+
+    def _bits(self, gpu: Any) -> int:
         """Why the clock is reduced; the function has an older name, too."""
         names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        return int(next(getattr(self._nvml, name) for name in names if hasattr(self._nvml, name))(handle))
+        return int(next(getattr(self._nvml, name) for name in names if hasattr(self._nvml, name))(gpu))
 
-    def _is_partitioned(self, handle: Any) -> bool:
+    def _is_partitioned(self, gpu: Any) -> bool:
         """Whether a GPU is divided (MIG): processes on other parts of it are none on this one."""
         mode = None
         with self._unsupported():
-            mode = self._nvml.nvmlDeviceGetMigMode(handle)[0]
+            mode = self._nvml.nvmlDeviceGetMigMode(gpu)[0]
         return bool(mode == _MIG_ON)
 
     def _unsupported(self) -> contextlib.AbstractContextManager[None]:
         """A context that a question ends which this GPU or driver does not answer."""
         return contextlib.suppress(self._nvml.NVMLError, StopIteration, AttributeError)
+
+
+class AmdSmi:
+    """AMD's driver.
+
+    Parameters
+    ----------
+    amdsmi
+        The module, initialized; by default that which is installed.
+    """
+
+    def __init__(self, amdsmi: Any = None) -> None:
+        self._amdsmi = amdsmi or import_module("amdsmi")
+        if amdsmi is None:
+            self._amdsmi.amdsmi_init()
+
+    def gpus(self, environment: Mapping[str, str], _root: Path) -> Mapping[str, Any]:
+        """Handles of the GPUs that processes with this environment may use, by address.
+
+        All GPUs, unless exactly one variable chooses some, by numbers: those of HIP, where the driver tells them.
+        """
+        smi = self._amdsmi
+        handles = {smi.amdsmi_get_gpu_device_bdf(gpu): gpu for gpu in smi.amdsmi_get_processor_handles()}
+        numbers = {bus: number for number, bus in enumerate(handles)}
+        with self._unsupported():
+            numbers = {bus: int(smi.amdsmi_get_gpu_enumeration_info(gpu)["hip_id"]) for bus, gpu in handles.items()}
+        given = [environment[name].split(",") for name in _VISIBLE if name in environment]
+        chosen = {each.strip() for each in given[0]} if len(given) == 1 else set()
+        if not chosen or not chosen <= {str(number) for number in numbers.values()}:
+            return handles
+        return {bus: gpu for bus, gpu in handles.items() if str(numbers[bus]) in chosen}
+
+    def read(self, gpu: Any, _now: int) -> Reading:
+        """All that it answers."""
+        found, smi = Reading(), self._amdsmi
+        with self._unsupported():
+            # `amdsmi_get_violation_status` has the same counters, and takes 100 ms.
+            metrics = smi.amdsmi_get_gpu_metrics_info(gpu)
+            end = int(metrics["accumulation_counter"])
+            told = {cause: metrics[name] for cause, name in RESIDENCIES.items()}
+            # Firmware that does not count them shows the time that has passed, as if the clock had always been reduced.
+            found.violations = {cause: (int(each), end) for cause, each in told.items() if each not in (end, "N/A")}
+        with self._unsupported():
+            # Processes of other GPUs are listed too, without memory here.
+            listed = smi.amdsmi_get_gpu_process_list(gpu)
+            found.processes = {int(each["pid"]) for each in listed if each["memory_usage"]["vram_mem"]}
+        with self._unsupported():
+            sensor, present = smi.AmdSmiTemperatureType.JUNCTION, smi.AmdSmiTemperatureMetric.CURRENT
+            found.celsius = int(smi.amdsmi_get_temp_metric(gpu, sensor, present))
+        with self._unsupported():
+            power = smi.amdsmi_get_power_info(gpu)
+            figures = [power.get(name, "N/A") for name in ("current_socket_power", "average_socket_power")]
+            found.watts = float(next(each for each in figures if each != "N/A"))
+        with self._unsupported():
+            counts = smi.amdsmi_get_gpu_total_ecc_count(gpu)
+            found.memory_errors = int(counts["correctable_count"]) + int(counts["uncorrectable_count"])
+        return found
+
+    def _unsupported(self) -> contextlib.AbstractContextManager[None]:
+        """A context that a question ends which this GPU or version does not answer, or not in the form of others."""
+        refused = self._amdsmi.AmdSmiException
+        return contextlib.suppress(refused, StopIteration, AttributeError, LookupError, TypeError, ValueError)

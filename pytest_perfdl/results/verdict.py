@@ -374,7 +374,8 @@ class CaseVerdict:
     base_ns: float | None = None
     """Time of a call of the baseline's code, in nanoseconds: geometric mean over the rounds."""
     time_ns: float | None = None
-    """Time of a call of the current code, likewise; of a new case that of its only process."""
+    """Time of a call of the current code: that of the baseline's, changed by `effect`, if it is known; of a new case
+    that of its only process."""
     noise: float | None = None
     """Robust standard deviation of a round's change, as a fraction; `None` for fewer than three rounds."""
     rounds: int = 0

@@ -356,7 +356,11 @@ def device_findings(uses: Sequence[DeviceUses]) -> Iterator[Finding]:
     base, head = whole.base, whole.head
     if errors := base.memory_errors + head.memory_errors:
         text = f"ECC found {plural(errors, 'memory error')} of the GPU in paired rounds, which takes time"
-        yield Finding("note", "memory-errors", f"{text}: nvidia-smi -q -d ECC shows whether they are corrected")
+        see = "nvidia-smi -q -d ECC, or amd-smi metric --ecc, shows whether they are corrected"
+        yield Finding("note", "memory-errors", f"{text}: {see}")
+    if base.has_clients or head.has_clients:
+        text = "CUDA MPS runs kernels of several processes on the GPU at the same time"
+        yield Finding("note", "mps", f"{text}: the two processes of a paired round alternate, as without it")
     if bool(base.throttled_by) != bool(head.throttled_by):
         side, slow = ("baseline", base) if base.throttled_by else ("current", head)
         shares = (

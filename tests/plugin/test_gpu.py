@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+import subprocess
 import threading
 
 import pytest
@@ -28,6 +29,12 @@ def finding(test, code):
     return found["message"]
 
 
+def overlaps(project):
+    """How often a process launched something before what another one had launched was over."""
+    busy = sorted((begin, end, pid) for pid, each in project.busy().items() for begin, end in each)
+    return sum(first[1] > second[0] for first, second in itertools.pairwise(busy) if first[2] != second[2])
+
+
 def test_a_step_is_measured_and_compared_and_the_sides_take_turns_on_the_device(project):
     made = project(head="(batch @ batch).relu()")
     done, test = made.measure(*AGAINST, "-v")
@@ -38,10 +45,22 @@ def test_a_step_is_measured_and_compared_and_the_sides_take_turns_on_the_device(
     assert (metrics["kernels"]["base"], metrics["kernels"]["new"]) == (2, 4)
     assert metrics["step_time"]["new"] > 1.5 * metrics["step_time"]["base"]
     assert "interleaved; GPU at up to 50 °C, 120 W on both sides" in " ".join(test["rounds"].split())
-    # What each process launched while it was timed has ended before the other one goes on.
-    busy = sorted((begin, end, pid) for pid, each in made.busy().items() for begin, end in each)
-    overlaps = sum(first[1] > second[0] for first, second in itertools.pairwise(busy) if first[2] != second[2])
-    assert overlaps == 0
+    assert overlaps(made) == 0
+
+
+def test_with_mps_the_sides_take_turns_all_the_same_and_its_server_disturbs_none(project, tmp_path):
+    server = tmp_path / "nvidia-cuda-mps-server"
+    shutil.copy(shutil.which("sleep"), server)
+    made = project()
+    with subprocess.Popen([server, "600"]) as running:
+        (made.shared / "mps").write_text(str(running.pid))
+        _, test = made.measure(*AGAINST)
+        running.kill()
+    assert test["metrics"]["step_time"]["evidence"] == "paired"
+    assert finding(test, "mps").endswith("the two processes of a paired round alternate, as without it")
+    assert "withheld" not in [each["code"] for each in test["integrity"]]
+    assert len(made.busy()) > 2
+    assert overlaps(made) == 0
 
 
 def test_cold_steps_of_both_sides_find_nothing_in_the_cache_and_counts_stay(project):
@@ -100,8 +119,9 @@ def test_an_error_of_the_device_is_an_error_of_the_test_at_its_call(project, ext
     assert "Traceback" not in done.output
 
 
-def test_a_clock_that_is_reduced_on_both_sides_decides_nothing(project):
-    done, test = project().measure(*AGAINST, setup=Setup(slow=1.5))
+@pytest.mark.parametrize("vendor", ["NVIDIA", "AMD"])
+def test_a_clock_that_is_reduced_on_both_sides_decides_nothing(project, vendor):
+    done, test = project().measure(*AGAINST, setup=Setup(slow=1.5, vendor=vendor))
     assert test["verdict"] == "inconclusive"
     assert "the clock of the GPU was reduced on both sides by temperature" in test["metrics"]["step_time"]["reason"]
     assert "the clock of the GPU was reduced on both sides by temperature" in " ".join(done.output.split())

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDERS = (Path(__file__).parent, Path(__file__).parent / "site-packages")
-"""Where processes find this module, and the stand-in for nvidia-ml-py as if it was installed: torch imports that."""
+"""Where processes find this module, and stand-ins for nvidia-ml-py (torch imports that) and amdsmi as if installed."""
 LATENCY_NS = 4_000
 """From a launch to the begin of a kernel on an idle stream."""
 LEAST_KERNEL_NS = 2_000
@@ -90,6 +90,8 @@ class Setup:
     part for the device."""
     lose_kernels: int = 0
     """Kernels that are missing at the start of every trace."""
+    vendor: str = "NVIDIA"
+    """Whose driver answers: that of "NVIDIA" or "AMD"."""
     reasons: int = 0
     """Bits of NVML's reasons for a reduced clock."""
     celsius: int = 50

@@ -45,6 +45,8 @@ def options(request: Request, scratch: Path, further: Sequence[str], metric: str
         "--perf-calibrate=off",
         # An empty folder: no baseline of the project is compared with.
         *(f"--perf-dir={scratch / 'baselines'}", "--perf-fail-on=invalid", "--perf-require=0"),
+        # A benchmark alone: as a case of its file it has no counts and causes to search by.
+        *("-o", "perf_shared=false"),
         *(() if request.timed else COUNTING_STEPS),
         *further,
         *(f"--perf-limit={name}:{text}" for name, text in limits.items()),

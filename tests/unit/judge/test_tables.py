@@ -213,6 +213,11 @@ def test_noisy_cases_are_mostly_not_called_unchanged():
     assert judgement.verdict == "inconclusive"
 
 
+def test_times_of_a_case_agree_with_its_change():
+    for case in settled(gate(), rounds(7, {IDS[0]: 0.3}, noise=0.1, seed=3)).cases:
+        assert case.time_ns / case.base_ns - 1 == pytest.approx(case.effect, rel=1e-4, abs=1e-5)
+
+
 def test_rounds_in_one_order_are_invalid():
     measured = [replace(each, order="base first") for each in rounds(16)]
     assert not gate().look(measured, NOW).open

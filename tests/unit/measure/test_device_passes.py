@@ -209,6 +209,15 @@ def test_emptying_the_cache_makes_steps_cold_and_is_no_part_of_them(simulate, co
     assert launched[-1] < MS
 
 
+def test_cold_steps_with_one_input_take_as_long_as_warm_ones_with_inputs_that_take_turns(simulate):
+    simulate(cards=[CACHING])
+    # Together twice as large as the cache.
+    inputs = [torch.ones(2**16, device="cuda") for _ in range(8)]
+    turns = timed(lambda number: inputs[number % 8].sum() and None, block=16)
+    cold = timed(lambda _: inputs[0].sum() and None, block=16, flush=flushing.Flush())
+    assert cold.step_ns == pytest.approx(turns.step_ns, rel=0.02)
+
+
 def test_without_times_of_events_emptying_the_cache_is_waited_for(simulate):
     simulate(cards=[CACHING], lacks=["timing"])
     held = torch.ones(2**16, device="cuda")

@@ -169,6 +169,14 @@ def test_memory_errors_and_the_temperature_of_a_throttled_side_are_named(monkeyp
     )
 
 
+@pytest.mark.parametrize("base, head", [(IDLE, IDLE), (replace(IDLE, has_clients=True), IDLE)])
+def test_mps_is_a_note(monkeypatch, base, head):
+    judged = confirmed(monkeypatch, Disturbed(lambda _: DeviceUses(base, head)), verdict="unchanged")
+    said = [each.message for each in judged.integrity if each.code == "mps"]
+    text = "CUDA MPS runs kernels of several processes on the GPU at the same time: the two processes of a paired round"
+    assert said == ([f"{text} alternate, as without it"] if base.has_clients else [])
+
+
 @pytest.mark.parametrize("side", ["baseline", "current"])
 def test_a_clock_that_is_reduced_on_one_side_is_named(monkeypatch, side):
     uses = DeviceUses(HOT, IDLE) if side == "baseline" else DeviceUses(IDLE, HOT)

@@ -68,7 +68,7 @@ def test_the_command_line(repository, tmp_path):
     assert list(words[:4]) == module_command(
         sys.executable, "pytest", "/checkout/tests/test_speed.py::test", path=LIBRARY_FIRST
     )
-    assert {"--rootdir=/checkout", "--perf-against=b", "perf_against_tests=head"} <= set(words)
+    assert {"--rootdir=/checkout", "--perf-against=b", "perf_against_tests=head", "perf_shared=false"} <= set(words)
     assert {"--perf-limit=step_time:2.5%", "--perf-limit=block_time:off"} <= set(words)
     counted = measure.command(Request("a"), checkout, Path("/scratch"), "step_time", 0.025)
     assert {"--perf-limit=step_time:off", "--perf-steps=4"} <= set(counted)

@@ -394,7 +394,7 @@ class CaseVerdict:
     reason: str = ""
     """Why it was not measured, or what else is to be said, in one line."""
     alternatives: str = ""
-    """Of `perf.compare`, the first and the second alternative, "eager -> fused": `base` stands for the first one."""
+    """Of `perf.compare`, the first and the second alternative, "eager -> fused": `base` is the first one."""
 
     @property
     def metric(self) -> str:

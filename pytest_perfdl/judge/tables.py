@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_perfdl.judge import reasons
-from pytest_perfdl.judge.families import Family, FamilyOutcome, Judged, Limits, Node, Ratios, grow_tree, name_groups
+from pytest_perfdl.judge.families import (
+    Family,
+    FamilyOutcome,
+    Judged,
+    Limits,
+    Node,
+    Ratios,
+    grow_tree,
+    name_groups,
+    typical,
+)
 from pytest_perfdl.judge.kernels import judge_comparison, order_sides
 from pytest_perfdl.judge.log_ratios import as_ratio
 from pytest_perfdl.judge.round_data import broken, head_second
@@ -35,7 +45,7 @@ from pytest_perfdl.results.verdict import CaseVerdict, GroupVerdict, Judgement, 
 from pytest_perfdl.stats.evidence import Estimate
 
 if TYPE_CHECKING:
-    from pytest_perfdl.judge.round_data import Round
+    from pytest_perfdl.judge.round_data import Round, TimedCases
     from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.model import limits as model_limits
     from pytest_perfdl.model.limits import Expected, Limit
@@ -515,6 +525,7 @@ class _Told:
             verdict=verdict,
             rounds=judged.rounds,
             times_over=effect / limit.relative if verdict == "regressed" and limit.relative else None,
+            pairs=tuple(_together(each.cases, ids) for each in self.rounds if each.cases and each.cases.has(ids)),
         )
         return reasons.with_reason(shown, reasons.interval(shown, reasons.name_rounds(judged.rounds)), remark)
 
@@ -548,6 +559,13 @@ class _Told:
             reason=reason,
             rounds=len(self.rounds),
         )
+
+
+def _together(timed: TimedCases, ids: Sequence[str]) -> tuple[float, float]:
+    """Nanoseconds of both sides in a round: the geometric mean of some cases, and that with their typical change."""
+    base, head = (np.log([side[case] for case in ids]) for side in (timed.base, timed.head))
+    mean = float(base.mean())
+    return math.exp(mean), math.exp(mean + float(typical((head - base)[None])[0]))
 
 
 def words_of(node: Node) -> str:

@@ -58,6 +58,12 @@ def test_a_terminal_lists_groups_and_the_ten_slowest_cases_with_v():
     assert not [line for line in lines_of(run_of(30), 0) if "n=0029" in line]
 
 
+def test_a_terminal_has_no_table_of_groups_without_groups():
+    lines = lines_of(of_cases({"op=add": 0.1, "op=mul": 0.2}), 1)
+    place = next(place for place, line in enumerate(lines) if "2 cases: 2 unchanged" in line)
+    assert lines[place + 1].strip().startswith("baseline")
+
+
 def test_a_page_has_all_cases_with_the_slowest_first():
     page = html.render(run_of(30), {}, to_json(run_of(30)))
     ids = re.findall(r'data-value="(op=add,n=\d+)"', page)

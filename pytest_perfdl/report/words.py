@@ -17,6 +17,7 @@ from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.limits import Limit
 from pytest_perfdl.model.metrics import general, label
 from pytest_perfdl.model.record import (
+    INJECTED,
     SHORT_STEP,
     Finding,
     metric_name,
@@ -353,10 +354,13 @@ def _names(results: Sequence[Result]) -> list[str]:
 
 
 def acceptable(result: Result) -> bool:
-    """Whether a new baseline would change the verdict: budgets and expectations do not depend on it."""
+    """Whether a new baseline would change the verdict: budgets and expectations do not depend on it.
+
+    Nor does what was slowed down on purpose, which is no part of a baseline.
+    """
     if result.other_side or (result.base is None and result.judgement.verdict == "regressed"):
         return False
-    if result.judgement.verdict == "waived":
+    if result.judgement.verdict == "waived" or any(each.code == INJECTED for each in result.judgement.integrity):
         return False
     if result.judgement.verdict != "regressed":
         return result.judgement.verdict in ACCEPTED_BY_UPDATE or result.judgement.counts_changed

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.config.invocation import Invocation
-from pytest_perfdl.model.record import TEST_ERROR, Finding
+from pytest_perfdl.model.record import INJECTED, TEST_ERROR, Finding
 from pytest_perfdl.report import figures, github, html, layout, markdown, words
 from pytest_perfdl.report.compared import by_verdict
 from pytest_perfdl.report.terminal import summary_lines
@@ -19,6 +19,14 @@ def test_every_verdict_is_counted_once():
         "7 compared: 1 regressed, 1 waived, 1 suspect, 1 changed, 1 inconclusive, 1 improved, 1 unchanged. "
         "1 invalid, 1 missing, 1 outdated, 1 incomparable, 1 new, 1 unmeasured."
     )
+
+
+def test_a_slowdown_on_purpose_is_not_to_be_accepted():
+    assert words.acceptable(runs.result("regressed"))
+    note = Finding("note", INJECTED, "every step was slowed down by 20 % on purpose (--perf-inject)")
+    injected = runs.result("regressed", integrity=(note,))
+    assert not words.acceptable(injected)
+    assert not any("accept" in line.text for line in summary_lines(runs.run(injected), 0, 100))
 
 
 def test_what_was_not_compared_is_counted_even_when_zero():

@@ -57,6 +57,10 @@ class TimedCases:
     problems: Mapping[str, str] = field(default_factory=dict)
     """Why a case was not measured on a side, in one line, by id."""
 
+    def has(self, ids: Iterable[str]) -> bool:
+        """Whether the round has times of all of these cases."""
+        return all(case in self.base for case in ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Round:

@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_perfdl.judge import reasons
-from pytest_perfdl.judge.families import Family, FamilyOutcome, Judged, Limits, Node, Ratios, grow_tree, name_groups
+from pytest_perfdl.judge.families import (
+    Family,
+    FamilyOutcome,
+    Judged,
+    Limits,
+    Node,
+    Ratios,
+    grow_tree,
+    name_groups,
+    typical,
+)
 from pytest_perfdl.judge.kernels import judge_comparison, order_sides
 from pytest_perfdl.judge.log_ratios import as_ratio
 from pytest_perfdl.judge.round_data import broken, head_second
@@ -35,7 +45,7 @@ from pytest_perfdl.results.verdict import CaseVerdict, GroupVerdict, Judgement, 
 from pytest_perfdl.stats.evidence import Estimate
 
 if TYPE_CHECKING:
-    from pytest_perfdl.judge.round_data import Round
+    from pytest_perfdl.judge.round_data import Round, TimedCases
     from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.model import limits as model_limits
     from pytest_perfdl.model.limits import Expected, Limit
@@ -274,12 +284,18 @@ def settle_alternatives(
     told = _Told(gate.every, gate.every.judge(rounds, spent), rounds, alone, None)
     summary, *others = told.metrics
     holds = summary.verdict in ("unchanged", "improved")
-    every = replace(summary, name="every case", limit=nowhere, verdict="unchanged" if holds else summary.verdict)
+    every = replace(
+        summary,
+        name="every case",
+        limit=nowhere,
+        verdict="unchanged" if holds else summary.verdict,
+        reason=f"{labels[1]} compared with {labels[0]}: {summary.reason}",
+    )
     named = [
         judge_comparison(each, nowhere, labels) if each.verdict == "regressed" else replace(each, limit=nowhere)
         for each in others
     ]
-    return [every, *named], told.cases
+    return [every, *named], tuple(replace(case, alternatives=" -> ".join(labels)) for case in told.cases)
 
 
 def late_cases(gate: TableGate) -> list[Finding]:
@@ -357,10 +373,14 @@ class _Told:
         case, judged = self.gate.family.tree.cases[place], self.outcome.cases[place]
         base_ns, time_ns = self.times.get(case, (None, None))
         verdict, reason = self._verdict(place, judged)
+        effect = None if judged.effect is None else as_ratio(judged.effect)
+        if base_ns is not None and effect is not None:
+            # As everywhere: the robust change of paired rounds, and times that agree with it.
+            time_ns = base_ns * (1 + effect)
         found = CaseVerdict(
             id=case,
             verdict=verdict,
-            effect=None if judged.effect is None else as_ratio(judged.effect),
+            effect=effect,
             interval=None if judged.interval is None else (as_ratio(judged.interval[0]), as_ratio(judged.interval[1])),
             base_ns=base_ns,
             time_ns=time_ns,
@@ -505,6 +525,7 @@ class _Told:
             verdict=verdict,
             rounds=judged.rounds,
             times_over=effect / limit.relative if verdict == "regressed" and limit.relative else None,
+            pairs=tuple(_together(each.cases, ids) for each in self.rounds if each.cases and each.cases.has(ids)),
         )
         return reasons.with_reason(shown, reasons.interval(shown, reasons.name_rounds(judged.rounds)), remark)
 
@@ -538,6 +559,13 @@ class _Told:
             reason=reason,
             rounds=len(self.rounds),
         )
+
+
+def _together(timed: TimedCases, ids: Sequence[str]) -> tuple[float, float]:
+    """Nanoseconds of both sides in a round: the geometric mean of some cases, and that with their typical change."""
+    base, head = (np.log([side[case] for case in ids]) for side in (timed.base, timed.head))
+    mean = float(base.mean())
+    return math.exp(mean), math.exp(mean + float(typical((head - base)[None])[0]))
 
 
 def words_of(node: Node) -> str:

@@ -29,6 +29,7 @@ from pytest_perfdl.measure.commands import (
     Rounds,
     TimeCase,
 )
+from pytest_perfdl.measure.environment import profiler_chatter
 from pytest_perfdl.measure.global_state import GlobalState
 from pytest_perfdl.measure.injected_delay import Delay
 from pytest_perfdl.measure.loops import LEAST_STEP_NS, MOST_LOOPS
@@ -240,7 +241,7 @@ class CaseProgram:
 
         profiled_pass.refuse_running()
         activities = [ProfilerActivity.CPU, *filter(None, [device.activity()])]
-        with profile(activities=activities, acc_events=True, profile_memory=True) as profiler:
+        with profiler_chatter(), profile(activities=activities, acc_events=True, profile_memory=True) as profiler:
             for place, case in enumerate(command.cases):
                 before.restore()
                 seed_everything(self._seed)

@@ -185,7 +185,7 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
         label="bandwidth of collectives",
     ),
     CASES: CountedMetric(
-        "number of cases of a `perf.table`, with those that cannot be measured", per_step=False, label="cases"
+        "number of cases of a `perf.table`, with those that cannot be measured", per_step=False, label="number of cases"
     ),
     "ops": CountedMetric(
         "number of operator calls per step, with those that other operators make", label="operator calls per step"

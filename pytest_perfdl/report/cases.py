@@ -1,4 +1,4 @@
-"""The cases of a table: lists of them and of slower groups, their change over two axes, and as metrics for exports."""
+"""The cases of a table: lists of them and of slower groups, two pictures of them, and as metrics for exports."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from pytest_perfdl.machine.utilization import NO_RATES
 from pytest_perfdl.model.cases import axes_of
 from pytest_perfdl.model.metrics import CASE_TIME, METRICS
 from pytest_perfdl.model.units import format_percent, format_quantity, plural, some
-from pytest_perfdl.report import figures
+from pytest_perfdl.report import figures, svg
 from pytest_perfdl.report.layout import Column, Table
 from pytest_perfdl.results.verdict import VERDICTS, MetricVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from markupsafe import Markup
+
+    from pytest_perfdl.machine.rates import Peaks
     from pytest_perfdl.results.run import Result
     from pytest_perfdl.results.verdict import CaseVerdict, GroupVerdict, Judgement
 
@@ -52,6 +55,7 @@ def case_table(judgement: Judgement, most: int | None = None) -> Table:
     """The cases, the largest change first."""
     columns = (
         Column("Case", lambda case: case.id),
+        Column("Alternatives", lambda case: case.alternatives, "text"),
         Column("Baseline", lambda case: case.base_ns, "ns"),
         Column("Current", lambda case: case.time_ns, "ns"),
         Column("Change", lambda case: case.effect, "change"),
@@ -225,6 +229,107 @@ def _in_order(value: str) -> tuple[list[float], str]:
     except ValueError:
         sizes = [math.nan]
     return (sizes, "") if all(map(math.isfinite, sizes)) else ([math.inf], value)
+
+
+# The FLOP/s of the cases over their FLOPs per byte, below the roofs of the machine.
+
+
+_WIDTH, _HEIGHT = 720, 380
+_LEFT, _RIGHT, _TOP, _BOTTOM = 96, 24, 16, 52
+_ROOM = 2.0
+"""Factor by which both axes reach beyond what is drawn."""
+_TICK = 8
+"""Width of the baseline's mark."""
+_TOLD = 100
+"""Points that tell a pointer what they are, the slowest cases; each of them takes a page as much as ten others."""
+_KINDS = {"regressed": "point slower", "improved": "point faster"}
+
+
+def roofline(result: Result, peaks: Mapping[str, Peaks]) -> Markup | None:
+    """A point for each case whose FLOPs and bytes the test states, and a line to it from where the baseline is.
+
+    Both sides of a case lie above each other: they have the same work. `None` without such cases.
+
+    Parameters
+    ----------
+    peaks
+        Rates of machines, by their IDs; without those of the machine of the test, there are no roofs.
+    """
+    record = result.new
+    if record is None or record.table is None:
+        return None
+    placed = [case for case in result.judgement.cases if all(map(case.rates.get, ("flops_per_s", "bytes_per_s")))]
+    if not placed:
+        return None
+    works = {case.id: case.work for case in record.table.cases}
+    stated = [work for case in placed if (work := works.get(case.id)) is not None]
+    known = peaks.get(record.key.slug)
+    slopes: dict[str, float] = {}
+    ceilings: dict[str, float] = {}
+    if known is not None:
+        ceilings = {work.dtype: known.flops_per_s[work.dtype] for work in stated if work.dtype in known.flops_per_s}
+        slopes = {"memory": known.bytes_per_s}
+        if known.bandwidths and not all(work.cold for work in stated):
+            rates = [rate for _, rate in known.bandwidths]
+            slopes = {"memory": rates[-1]} | ({"cache": max(rates)} if max(rates) > rates[-1] else {})
+    label = f"FLOP/s of {plural(len(placed), 'case')} over their FLOPs per byte; the table below has all of them"
+    return svg.picture("plot roofline", label, _WIDTH, _HEIGHT, _draw_roofline(placed, slopes, ceilings))
+
+
+def _intensity(case: CaseVerdict) -> float:
+    """FLOPs per byte."""
+    return case.rates["flops_per_s"] / case.rates["bytes_per_s"]
+
+
+def _draw_roofline(
+    cases: Sequence[CaseVerdict], slopes: Mapping[str, float], ceilings: Mapping[str, float]
+) -> Iterator[Markup]:
+    """Everything inside the picture, in the order of painting.
+
+    Parameters
+    ----------
+    slopes, ceilings
+        Bytes and FLOPs per second of the machine, by what they are of.
+    """
+    speeds = [side["flops_per_s"] for case in cases for side in (case.base_rates, case.rates) if side]
+    ridges = [ceiling / slope for ceiling in ceilings.values() for slope in slopes.values()]
+    xs, ys = [*map(_intensity, cases), *ridges], [*speeds, *ceilings.values()]
+    across = svg.Axis(min(xs) / _ROOM, max(xs) * _ROOM, _LEFT, _WIDTH - _RIGHT, logarithmic=True)
+    up = svg.Axis(min(ys) / _ROOM, max(ys) * _ROOM, _HEIGHT - _BOTTOM, _TOP, logarithmic=True)
+    yield from svg.frame(up, [(y, format_quantity(y, "flop/s")) for y in up.ticks(6)], _LEFT, _WIDTH - _RIGHT)
+    for x in across.ticks(6):
+        yield svg.text(f"{x:g}", across.at(x), _HEIGHT - _BOTTOM + 18)
+    highest = max(ceilings.values(), default=up.high)
+    for name, slope in slopes.items():
+        # From where it enters the picture to the highest ceiling.
+        ends = max(across.low, up.low / slope), min(across.high, highest / slope)
+        if ends[0] < ends[1]:
+            yield svg.line(f"roof {name}", [(across.at(x), up.at(slope * x)) for x in ends])
+            x = math.sqrt(ends[0] * ends[1])
+            yield svg.text(name, across.at(x) - 6, up.at(slope * x) - 6, anchor="end")
+    for name, ceiling in ceilings.items():
+        starts = max(across.low, ceiling / max(slopes.values()))
+        yield svg.line("roof", [(across.at(x), up.at(ceiling)) for x in (starts, across.high)])
+        yield svg.text(name, across.end, up.at(ceiling) - 5, anchor="end")
+    ways: list[str] = []
+    others: dict[str, list[str]] = {}
+    for place, case in enumerate(cases):
+        x, y = across.at(_intensity(case)), up.at(case.rates["flops_per_s"])
+        if case.base_rates:
+            before = up.at(case.base_rates["flops_per_s"])
+            ways.append(f"M{x - _TICK / 2:.1f},{before:.1f}h{_TICK}m{-_TICK / 2:g},0V{y:.1f}")
+        if place >= _TOLD:
+            others.setdefault(_KINDS.get(case.verdict, "point"), []).append(f"M{x:.1f},{y:.1f}h0")
+    yield svg.path("whisker of-base", "".join(ways))
+    for kind, points in others.items():
+        yield svg.path(kind, "".join(points))
+    for case in reversed(cases[:_TOLD]):
+        said = [format_quantity(side["flops_per_s"], "flop/s") for side in (case.base_rates, case.rates) if side]
+        share = case.rates.get("roofline")
+        of_roof = "" if share is None else f", {format_percent(share, signed=False)} of its roofline"
+        x, y = across.at(_intensity(case)), up.at(case.rates["flops_per_s"])
+        yield svg.dot(_KINDS.get(case.verdict, "point"), x, y, 3, f"{case.id}: {' → '.join(said)}{of_roof}")
+    yield svg.text("FLOPs per byte", (_WIDTH + _LEFT - _RIGHT) / 2, _HEIGHT - 8)
 
 
 def where(axes: Mapping[str, str]) -> str:

@@ -193,7 +193,9 @@ def table(
     least: int = LEAST_NAME,
     shorten: Callable[[str, int], str] = shorten,
 ) -> list[str]:
-    """Lay out the first rows of a table below its titles, as `rows` does."""
+    """Lay out the first rows of a table below its titles, as `rows` does; nothing of a table without rows."""
+    if not declared.rows:
+        return []
     shown = replace(declared, rows=declared.rows[:top])
     columns = [column for column in shown.columns if not column.wide]
     cells = [(columns[0].short, *(column.short_title for column in columns[1:]))]

@@ -374,7 +374,8 @@ class CaseVerdict:
     base_ns: float | None = None
     """Time of a call of the baseline's code, in nanoseconds: geometric mean over the rounds."""
     time_ns: float | None = None
-    """Time of a call of the current code, likewise; of a new case that of its only process."""
+    """Time of a call of the current code: that of the baseline's, changed by `effect`, if it is known; of a new case
+    that of its only process."""
     noise: float | None = None
     """Robust standard deviation of a round's change, as a fraction; `None` for fewer than three rounds."""
     rounds: int = 0
@@ -392,6 +393,8 @@ class CaseVerdict:
     """Why `roofline` is unknown; empty if it is known, and if the test states neither FLOPs nor bytes."""
     reason: str = ""
     """Why it was not measured, or what else is to be said, in one line."""
+    alternatives: str = ""
+    """Of `perf.compare`, the first and the second alternative, "eager -> fused": `base` is the first one."""
 
     @property
     def metric(self) -> str:

@@ -232,8 +232,8 @@ class Confirmation:
         `of_table`.
         """
         name, expected, nowhere = expectation.comparison, expectation.expected, expectation.nowhere
-        sides = RoundSide("base", variant=f"base:{name}"), RoundSide("head", variant=f"head:{name}")
-        (base, failed), (head, failed_too) = (cases_of(self.context, self.test, side) for side in sides)
+        sides = _alternatives(expectation)
+        (base, *_), (head, *_) = found = [cases_of(self.context, self.test, side) for side in sides]
         asked = demand(metric_name(name, CASE_TIME), expected)
         tests = self.context.collected * (self.questions + bool(nowhere))
         limits = Limits.parse({CASE_TIME: nowhere or BUILT_IN_NOWHERE, GROUP_TIME: "off"})
@@ -248,7 +248,11 @@ class Confirmation:
         labels = expectation.base, expectation.head
         mean = verdict_on(outcome.verdicts[asked.name], expected, labels)
         others, cases = settle_alternatives(gate, rounds, alone, spent, labels)
-        notes = [replace(each, level="invalid") if each.code == CASE_ERROR else each for each in (*failed, *failed_too)]
+        notes = [
+            replace(each, level="invalid", message=side.tell(each.message)) if each.code == CASE_ERROR else each
+            for side, (_, own) in zip(sides, found, strict=True)
+            for each in own
+        ]
         return Alternatives([mean, *others], [*dict.fromkeys(notes), *late_cases(every)], cases)
 
     def of_alternatives(self, expectation: Expectation, shown: Shown | None) -> MetricVerdict:
@@ -258,7 +262,7 @@ class Confirmation:
         """
         name, expected = expectation.comparison, expectation.expected
         metric = metric_name(name, "step_time")
-        base, head = (RoundSide(side, variant=f"{side}:{name}") for side in ("base", "head"))
+        base, head = _alternatives(expectation)
         asked = demand(metric, expected)
         gate = self._gate((asked,), resolution=asked.limit.relative)
         outcome, *_ = self._measure(
@@ -319,6 +323,15 @@ class Confirmation:
         how = f"{plural(len(rounds), 'round')}, {measuring.how}"
         found = [*assemble.findings(measuring.results), *device_findings(measuring.uses)]
         return explain_withheld(outcome, measuring.uses), rounds, found, how, spent
+
+
+def _alternatives(expectation: Expectation) -> tuple[RoundSide, RoundSide]:
+    """The sides of an assertion about alternatives, with the names that the test gives them."""
+    base, head = (
+        RoundSide(side, variant=f"{side}:{expectation.comparison}", alternative=label)
+        for side, label in (("base", expectation.base), ("head", expectation.head))
+    )
+    return base, head
 
 
 def explain_withheld(outcome: GateOutcome, uses: Sequence[DeviceUses]) -> GateOutcome:

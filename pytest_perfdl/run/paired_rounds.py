@@ -88,11 +88,17 @@ class RoundSide:
     """Code of the opposite side, which must not be loaded."""
     variant: str = ""
     """Which alternative of a `perf.compare`."""
+    alternative: str = ""
+    """What the test calls that alternative."""
 
     @property
     def label(self) -> str:
         """The name of the side in messages."""
-        return self.name if self.variant else {"base": "baseline", "head": "current"}[self.name]
+        return self.alternative or {"base": "baseline", "head": "current"}[self.name]
+
+    def tell(self, problem: str) -> str:
+        """A problem of this side, with the name of the alternative that has it."""
+        return f"{self.alternative}: {problem}" if self.alternative else problem
 
 
 class Rounds:
@@ -226,7 +232,7 @@ class Rounds:
             work_head=work_of(remotes[head.name].results),
             ranks_base=_ranks_of(remotes[base.name].results),
             ranks_head=_ranks_of(remotes[head.name].results),
-            cases=_cases_of(remotes[base.name], remotes[head.name], self._crashed) if cases else None,
+            cases=_cases_of(self._sides, remotes, self._crashed) if cases else None,
             start="forked" if forked else "started",
             core=self._core,
             together=self._both,
@@ -406,13 +412,17 @@ def case_order(seed: int, number: int, cases: Set[str], groups: Mapping[str, obj
     return tuple(sorted(order, key=lambda case: places[groups.get(case, case)]))
 
 
-def _cases_of(base: RemoteTest, head: RemoteTest, crashed: Mapping[str, str]) -> TimedCases:
+def _cases_of(sides: Sequence[RoundSide], remotes: Mapping[str, RemoteTest], crashed: Mapping[str, str]) -> TimedCases:
     """Times of the cases that both sides measured, and what went wrong with others."""
-    cases = [[case for result in side.results for case in result.cases] for side in (base, head)]
-    times = [case_times(side) for side in cases]
+    times, problems = [], dict[str, str]()
+    for side in sides:
+        remote = remotes[side.name]
+        cases = [case for result in remote.results for case in result.cases]
+        times.append(case_times(cases))
+        failed = {case.id: case.problem for case in cases if case.problem} | remote.failed_cases
+        problems |= {case: side.tell(problem) for case, problem in failed.items()}
     of_base, of_head = ({name: each[name] for name in sorted(times[0].keys() & times[1])} for each in times)
-    problems = {case.id: case.problem for side in cases for case in side if case.problem}
-    return TimedCases(of_base, of_head, {**problems, **base.failed_cases, **head.failed_cases, **crashed})
+    return TimedCases(of_base, of_head, {**problems, **crashed})
 
 
 def _why_started(context: RunContext, test: PerfTest, base: RoundSide, shown: tuple[Shown, Shown] | None) -> str:

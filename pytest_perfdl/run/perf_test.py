@@ -312,7 +312,8 @@ def _result(measurement: Measurement, new: Record, found: ComparisonResult, *, u
                 base_ranks=tuple(map(Path, found.rank_traces.get(name, ()))),
                 new_ranks=tuple(map(Path, new_ranks.get(name, ()))),
             )
-            for name in (call.name for call in new.calls)
+            # A table has no step.
+            for name in (call.name for call in new.calls if not call.cases)
         ),
         updated=updated,
         sensitivity=sensitivity(new, measurement.test.limits) if updated else None,

@@ -197,6 +197,32 @@ def test_slower(perf):
     assert "expected at least 90% faster" in slower["reason"]
 
 
+@pytest.mark.long
+def test_a_case_that_fails_is_said_to_be_of_its_alternative(tmp_path):
+    made = Project(tmp_path / "project", "perf_budget = 20")
+    made.write(
+        "test_compare.py",
+        CASES
+        + """
+CALLS = []
+
+def third(op, size):
+    # The first process calls every case once.
+    CALLS.extend([op] * ((op, size) == ("b", 1)))
+    if len(CALLS) > 1:
+        CALLS.clear()
+        raise RuntimeError("no kernel")
+    return work(op, size, 1)
+
+def test_third(perf):
+    perf.compare(first, third, cases=CASES).assert_not_slower(within="80%")
+""",
+    )
+    done = made.run("--perf")
+    assert done.code == 1, done.output
+    assert "third: the case op=b,size=1 was not measured: RuntimeError: no kernel" in " ".join(done.output.split())
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

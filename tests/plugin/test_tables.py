@@ -92,6 +92,7 @@ def test_unchanged_cases_pass_and_say_so_one_by_one(project):
     assert case["rounds"] >= 3
     assert case["interval"][0] <= case["effect"] <= case["interval"][1]
     assert case["effect"] == max(each["effect"] for each in test["cases"]), "worst first"
+    assert "Timeline and traces" not in (project.root / "perf-report" / "index.html").read_text(), "there is no step"
     stored, measured = (
         {each["id"]: each["ns"] for each in side["calls"][0]["cases"]} for side in (test["base_record"], test["record"])
     )
@@ -238,6 +239,17 @@ def test_perf_case_chooses_cases(project):
         assert refused.code != 0
         assert said in refused.output
     assert "remove --perf-update" in project.run("--perf-update", "--perf-case=op=add").output
+
+
+def test_an_injected_slowdown_is_found_in_the_group_of_all_cases_and_told(project):
+    finished, test = found(project, "--perf-inject=300")
+    assert finished.code == 1, finished.output
+    assert "every step is slowed down by 300 % on purpose" in finished.line("perf: on")
+    (group,) = test["groups"]
+    assert (group["where"], group["cases"], group["verdict"]) == ({}, 15, "regressed")
+    assert "group all cases +" in finished.output
+    said = [finding["message"] for finding in test["integrity"] if finding["code"] == "injected"]
+    assert said == ["every step was slowed down by 300 % on purpose (--perf-inject)"]
 
 
 def test_without_a_commit_times_are_not_compared(project):

@@ -13,6 +13,7 @@ from pytest_perfdl.judge.tables import (
     SHOWN,
     AlternativesGate,
     TableGate,
+    _together,
     alone_in,
     settle_alternatives,
     settle_table,
@@ -110,6 +111,19 @@ def test_a_slower_case_fails_the_test_if_it_is_slower_alone_too():
     assert metric.name == f"case {slow}"
     assert metric.times_over == pytest.approx(metric.effect / 0.05)
     assert metric.new == pytest.approx(metric.base * (1 + metric.effect))
+    wanted = [(each.cases.base[slow], each.cases.head[slow]) for each in measured]
+    assert list(metric.pairs) == [pytest.approx(pair) for pair in wanted]
+
+
+def test_rounds_of_a_group_are_those_with_all_of_its_cases_at_its_typical_change():
+    """By hand: 100 and 400 ns are 200 ns on the average; of changes of 10, 20 and 90 % the one of 20 % is typical."""
+    ids = IDS[:3]
+    base, head = dict(zip(ids, (100.0, 400.0, 200.0), strict=True)), dict(zip(ids, (110.0, 480.0, 380.0), strict=True))
+    timed = TimedCases(base, head)
+    assert _together(timed, ids) == (pytest.approx(200), pytest.approx(240))
+    assert _together(timed, ids[:1]) == (pytest.approx(100), pytest.approx(110))
+    assert timed.has(ids)
+    assert not timed.has(IDS[:4])
 
 
 @pytest.mark.parametrize("alone", [{}, {IDS[3]: [0.0, 0.01, -0.01]}, {IDS[3]: [-0.3, -0.3, -0.3]}])
@@ -129,6 +143,9 @@ def test_a_slower_group_is_told_once_and_not_case_by_case():
     judgement = settled(rule, measured, {case: [0.12, 0.11, 0.13] for case in probes})
     (group,) = judgement.groups
     assert (group.where, group.cases, group.agreeing, group.verdict) == ({"dtype": "float16"}, 10, 10, "regressed")
+    (told,) = [each for each in judgement.metrics if each.name == "group dtype=float16"]
+    assert len(told.pairs) == 20
+    assert all(new / old == pytest.approx(math.exp(0.12), abs=0.01) for old, new in told.pairs)
     assert group.interval[0] < math.expm1(0.12) < group.interval[1]
     assert [each.name for each in judgement.metrics if each.verdict == "regressed"] == ["group dtype=float16"]
     assert {verdict for case, verdict in verdicts(judgement).items() if case in IDS[:10]} == {"regressed"}
@@ -211,6 +228,11 @@ def test_noisy_cases_are_mostly_not_called_unchanged():
     assert found.count("inconclusive") >= 15
     assert "regressed" not in found
     assert judgement.verdict == "inconclusive"
+
+
+def test_times_of_a_case_agree_with_its_change():
+    for case in settled(gate(), rounds(7, {IDS[0]: 0.3}, noise=0.1, seed=3)).cases:
+        assert case.time_ns / case.base_ns - 1 == pytest.approx(case.effect, rel=1e-4, abs=1e-5)
 
 
 def test_rounds_in_one_order_are_invalid():
@@ -314,6 +336,8 @@ def test_nowhere_slower_is_about_every_case():
     assert not rule.look(same, NOW).open
     (every,), cases = settle_alternatives(rule, same, {}, OVER, LABELS)
     assert (every.name, every.verdict) == ("every case", "unchanged")
+    assert every.reason == "fused compared with eager: 20 cases: 20 unchanged"
+    assert {case.alternatives for case in cases} == {"eager -> fused"}
     assert {case.verdict for case in cases} == {"unchanged"}
     one = rounds(20, {IDS[3]: 0.3})
     assert rule.look(one[:6], NOW).cases == {IDS[3]}, "the mean is decided, and all other cases are"

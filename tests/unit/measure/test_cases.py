@@ -252,7 +252,7 @@ def test_what_is_not_restored_stays_so_that_a_leak_is_seen_alone_only():
     assert leaks == ["a", "b"]
 
 
-def test_operators_of_all_cases_come_from_one_profile():
+def test_operators_of_all_cases_come_from_one_profile(capfd):
     def open_case(case):
         if case == "raises":
             raise ValueError
@@ -260,6 +260,7 @@ def test_operators_of_all_cases_come_from_one_profile():
         return {"add": lambda: x + x, "two": lambda: (x * x).sum()}[case]
 
     described, _ = run(open_case, DescribeCases(("add", "raises", "two")))
+    assert capfd.readouterr().err == "", "the profiler is not heard"
     assert described.operators["add"] == {"aten::add": 1}
     assert {"aten::mul": 1, "aten::sum": 1}.items() <= described.operators["two"].items()
     assert "aten::ones" not in described.operators["add"], "what a setup runs is no part of a call"

@@ -1,12 +1,15 @@
 """A table of cases on the terminal and on the page: groups first, then the slowest cases, not sorted by name."""
 
+import math
 import random
 import re
 from dataclasses import replace
 
 import pytest
 
+from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import NO_RATES
+from pytest_perfdl.model.record import Call, Case, CaseWork
 from pytest_perfdl.report import cases, html
 from pytest_perfdl.report.terminal import summary_lines
 from pytest_perfdl.results.run_file import of_data, to_json
@@ -55,6 +58,12 @@ def test_a_terminal_lists_groups_and_the_ten_slowest_cases_with_v():
     assert not [line for line in lines_of(run_of(30), 0) if "n=0029" in line]
 
 
+def test_a_terminal_has_no_table_of_groups_without_groups():
+    lines = lines_of(of_cases({"op=add": 0.1, "op=mul": 0.2}), 1)
+    place = next(place for place, line in enumerate(lines) if "2 cases: 2 unchanged" in line)
+    assert lines[place + 1].strip().startswith("baseline")
+
+
 def test_a_page_has_all_cases_with_the_slowest_first():
     page = html.render(run_of(30), {}, to_json(run_of(30)))
     ids = re.findall(r'data-value="(op=add,n=\d+)"', page)
@@ -94,9 +103,13 @@ def test_a_thousand_cases_are_a_small_page():
         for tokens in range(40)
     )
     (result,) = run_of(2).results
-    run = runs.run(replace(result, judgement=replace(result.judgement, cases=made)))
+    works = tuple(Case(case.id, (1.0,), 1, 1, 0, work=CaseWork(None, 1.0, 1.0, "float32")) for case in made)
+    new = replace(result.new, calls=(Call("", {}, (), (0,), cases=works),))
+    run = runs.run(replace(result, new=new, judgement=replace(result.judgement, cases=made)))
     page = html.render(run, {}, to_json(run)).encode()
     assert len(page) < 3_000_000
+    (others,) = re.findall(rb'<path class="point" d="([^"]*)"', page)
+    assert page.count(b'<circle class="point"') + others.count(b"M") == 1000
     assert len(re.findall(rb'<td class="number[^"]*" title=', page)) == 1000
     assert len(re.findall(rb'data-label="Baseline FLOP/s"', page)) == 300 * 10 // 19
 
@@ -254,6 +267,102 @@ def test_the_heat_map_says_in_numbers_what_it_shows_in_colors():
     assert re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', section) == ["n / op", "a", "b", "c"]
     assert "<caption" in section
     assert "▲ marks cells with a regressed case" in section
+
+
+PEAKS = Peaks({"float32": 1e12, "float64": 1.0}, 1e11, bandwidths=((2**10, 4e11), (2**30, 1e11)))
+
+
+def of_work(sides, *, cold=False):
+    """A run with cases of this work, and the times of a call before and now: FLOPs, bytes, baseline, current."""
+    one = runs.result("regressed")
+    works = [CaseWork(None, flops, moved, "float32", cold) for flops, moved, *_ in sides]
+    ids = [f"n={number}" for number in range(len(sides))]
+
+    def rates(work, ns):
+        return {} if ns is None else {"flops_per_s": work.flops / ns * 1e9, "bytes_per_s": work.bytes / ns * 1e9}
+
+    judged = tuple(
+        CaseVerdict(case, "unchanged", base_rates=rates(work, base), rates=rates(work, now) | {"roofline": 0.25})
+        for case, work, (*_, base, now) in zip(ids, works, sides, strict=True)
+    )
+    recorded = tuple(Case(case, (1.0,), 1, 1, 0, work=work) for case, work in zip(ids, works, strict=True))
+    new = replace(one.new, calls=(Call("", {}, (), (0,), cases=recorded),))
+    return replace(one, new=new, judgement=replace(one.judgement, cases=judged))
+
+
+def roofs_of(result, peaks=PEAKS):
+    return cases.roofline(result, {result.new.key.slug: peaks} if peaks else {})
+
+
+def lines_in(picture):
+    """The roofs as places, by class."""
+    found = re.findall(r'<polyline class="([^"]*)" points="([^"]*)"', picture)
+    return [(kind, [tuple(map(float, place.split(","))) for place in points.split()]) for kind, points in found]
+
+
+def test_the_roofline_has_both_sides_of_a_case_above_each_other():
+    picture = roofs_of(of_work([(4000, 1000, 500, 2000), (1000, 1000, None, 1000)]), None)
+    # By hand: 4000 FLOPs in 500 ns are 8 Gflop/s.
+    changed = "n=0: 8.000 Gflop/s → 2.000 Gflop/s, 25.0% of its roofline"
+    assert re.findall(r"<title>([^<]*)</title>", picture) == ["n=1: 1.000 Gflop/s, 25.0% of its roofline", changed]
+    points = re.findall(r'<circle class="point" cx="([^"]*)" cy="([^"]*)"', picture)
+    (other_x, other_y), (x, y) = [tuple(map(float, point)) for point in points]
+    (way,) = re.findall(r'<path class="whisker of-base" d="([^"]*)"', picture)
+    left, top, end = map(float, re.fullmatch(r"M(.*),(.*)h8m-4,0V(.*)", way).groups())
+    assert (left + 4, end) == (pytest.approx(x), y)
+    # From 8 Gflop/s to 2 it is twice as far down as from 2 to 1, and 4 FLOPs a byte are right of 1.
+    assert end - top == pytest.approx(2 * (other_y - y), abs=0.3)
+    assert other_x < x
+    assert "2 cases" in picture
+    assert not lines_in(picture), "the rates of the machine are unknown"
+
+
+def test_roofs_are_those_of_the_element_types_and_bandwidths():
+    picture = roofs_of(of_work([(1000, 1000, 1000, 1000)]))
+    (memory, slope), (cache, steeper), (level, ceiling) = lines_in(picture)
+    assert (memory, cache, level) == ("roof memory", "roof cache", "roof")
+    assert {y for _, y in ceiling} == {slope[1][1]} == {steeper[1][1]}, "slopes end at the ceiling"
+    # By hand: 1 Tflop/s over 400 GB/s is 2.5 FLOPs a byte, over 100 GB/s it is 10; the axis goes from 0.5 to 20.
+    width = math.log(20 / 0.5)
+    left, right = 96, 720 - 24
+    assert steeper[1][0] == ceiling[0][0] == pytest.approx(left + (right - left) * math.log(2.5 / 0.5) / width, abs=0.1)
+    assert slope[1][0] == pytest.approx(left + (right - left) * math.log(10 / 0.5) / width, abs=0.1)
+    assert re.findall(r'text-anchor="end">(memory|cache|float\d+)<', picture) == ["memory", "cache", "float32"]
+    cold = roofs_of(of_work([(1000, 1000, 1000, 1000)], cold=True))
+    assert [kind for kind, _ in lines_in(cold)] == ["roof memory", "roof"], "caches are empty"
+
+
+def test_cases_without_flops_or_bytes_have_no_roofline():
+    assert roofs_of(of_work([(0, 1000, 1000, 1000)])) is None
+    assert cases.roofline(run_of(3).results[0], {}) is None
+    assert "0 cases" not in roofs_of(of_work([(0, 1000, 1000, 1000), (1000, 1000, 1000, 1000)]))
+
+
+@pytest.mark.parametrize("verdict, kind", [("regressed", "slower"), ("improved", "faster"), ("suspect", "")])
+@pytest.mark.parametrize("count", [1, 101])
+def test_points_have_the_color_of_their_verdict(verdict, kind, count):
+    made = of_work([(4000, 1000, 500, 2000)] * count)
+    *others, last = made.judgement.cases
+    judged = (*others, replace(last, verdict=verdict))
+    picture = roofs_of(replace(made, judgement=replace(made.judgement, cases=judged)))
+    element = "circle" if count == 1 else "path"
+    assert re.findall(rf'<{element} class="(point[^"]*)"', picture) == [f"point {kind}".strip()]
+
+
+def test_a_page_has_the_roofline_before_the_cases():
+    run = runs.run(of_work([(4000, 1000, 500, 2000)]), peaks={runs.KEY.slug: PEAKS})
+    page = html.render(run, {}, to_json(run))
+    assert page.index('class="plot roofline"') < page.index('-case-list-table"')
+    assert 'class="plot roofline"' not in html.render(run_of(3), {}, to_json(run_of(3)))
+
+
+def test_cases_of_alternatives_say_which_they_are():
+    (result,) = run_of(3).results
+    made = tuple(replace(case, alternatives="eager -> fused") for case in result.judgement.cases)
+    run = runs.run(replace(result, judgement=replace(result.judgement, cases=made)))
+    assert sum("eager -> fused" in line for line in lines_of(run, 1)) == 3
+    assert html.render(run, {}, to_json(run)).count('data-label="Alternatives">eager') == 3
+    assert not any("alternatives" in line for line in lines_of(run_of(3), 1))
 
 
 def test_run_files_hold_cases_and_groups(tmp_path):

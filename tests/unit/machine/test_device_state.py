@@ -231,6 +231,8 @@ def test_without_nvml_or_a_driver_nothing_is_known(monkeypatch, tmp_path):
     for vendor, celsius in (("NVIDIA", 61), ("AMD", 62)):
         monkeypatch.setenv("STAND_IN_GPU", json.dumps({"vendor": vendor, "celsius": celsius}))
         assert set(DeviceWatch.of({}, tmp_path).read().celsius.values()) == {celsius}
+    monkeypatch.setenv("STAND_IN_GPU", json.dumps({"cards": []}))
+    assert DeviceWatch.of({}, tmp_path) is None
 
     def missing(name):
         raise ModuleNotFoundError(name)

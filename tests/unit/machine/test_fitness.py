@@ -520,6 +520,7 @@ def test_gpus(changes, expected, text):
 def test_other_processes_on_the_gpu():
     assert levels(Smi("GPU-1, 4821, /usr/bin/python3, 1024")) == ["note", "warn", "ok"]
     assert levels(Smi("GPU-2, 4821, /usr/bin/python3, 1024")) == ["note", "ok"]
+    assert levels(Smi("a warning of the driver")) == ["note", "ok"]
     smi = Smi("GPU-1, 4821, /usr/bin/python3, 1024", "GPU-1, 5, a.out, [N/A]", utilization__gpu="80")
     sharing = fitness.nvidia(Path("/nowhere"), smi)[1]
     assert sharing.found == "used by 2 processes: python3 (4821, 1024 MiB), a.out (5); utilization now 80%"

@@ -207,6 +207,18 @@ FAULTS = {
         "now",
         f"{WATCH}::test_counters_of_violations_are_read_before_and_after",
     ),
+    "counters of AMD's firmware as if they were nanoseconds": (
+        STATE,
+        "/ (end - begin)",
+        "/ wall_ns",
+        f"{WATCH}::test_counters_of_amd_are_shares_of_the_time_that_was_counted",
+    ),
+    "the server of MPS as a process of others": (
+        STATE,
+        " if name != _MPS_SERVER",
+        "",
+        f"{WATCH}::test_the_server_of_mps_is_no_process_of_others_and_other_clients_are[ours]",
+    ),
 }
 
 

@@ -154,6 +154,9 @@ class TestNotMissing:
         assert missing(*events) == {}
         # Each kernel is of one launch at most.
         assert missing(*events, launch(976, 2, 10)) == {976: 1}
+        # None begins before its launch.
+        assert missing(*events, launch(985, 2, 10)) == {985: 1}
+        assert missing(*steady(), kernel("ncclDevKernel", 970, 3, 0, stream=20), launch(975, 2, 9)) == {975: 1}
 
 
 def test_replays_of_a_graph_that_lost_nodes():
@@ -202,6 +205,18 @@ def test_a_device_whose_clock_is_far_from_the_hosts(behind, which):
     steps = steps_in(*events)
     assert steps.windows == ()
     assert f"times of the device are {abs(difference) / 1e6:.2f} ms {which} against the CPU's" in said(steps)["clocks"]
+
+
+def test_a_device_that_was_idle_before_all_it_runs_late_has_another_clock():
+    calls = range(50_000, 110_000, 5000)
+    events = [launch(at, 5, number) for number, at in enumerate(calls, 1)]
+    events += [kernel("k", at + 20_000, 5, number) for number, at in enumerate(calls, 1)]
+    assert clock_difference(trace(*events)) == 20_000_000
+
+
+def test_a_device_without_known_launches_says_nothing_of_clocks():
+    other = [{**kernel("k", at, 5, 0), "pid": 1} for at in (5, 90_000)]
+    assert clock_difference(trace(*steady(), *other)) == 0
 
 
 def test_clocks_that_agree_to_some_microseconds():

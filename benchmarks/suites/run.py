@@ -99,7 +99,7 @@ def _says_stall(test: Mapping[str, Any]) -> bool:
     """Whether a note names the case that stalls."""
     file, _, case = repository.STALLED.partition("::")
     said = [each["message"] for each in test["integrity"] if each["code"] == "stalled"]
-    return test["id"].startswith(f"{file}::") and any(f"case {case} " in each for each in said)
+    return test["id"].startswith(f"{file}::") and any(f" {case} (" in each for each in said)
 
 
 def _function(file: str, case: str) -> str:

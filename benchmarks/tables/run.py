@@ -1,6 +1,6 @@
 """Replays recorded rounds of a table of 500 cases: how often unchanged tables alarm, and how much of a change is found.
 
-    python benchmarks/tables/run.py --replays 1000   # prints Markdown
+    python benchmarks/tables/run.py --replays 1000 --docs   # writes docs/explanation/benchmarks.md
 
 `record.py` made the recording: whole rounds of unchanged code, every case in each of them. A replayed table is either
 these rounds in an order drawn at random, each once, with the sides that they had ("real labels"), or rounds drawn with
@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE.parent)]
 
-from common.tables import table
+from common.tables import table, write_between
 
 from pytest_perfdl.judge.families import Family, Limits, Node, Ratios, Tree, name_groups, typical
 from pytest_perfdl.judge.stopping_rule import OVER
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 PACKED = HERE / "data" / "recorded.json.gz"
+PAGE = ROOT / "docs" / "explanation" / "benchmarks.md"
 LIMITS = Limits(math.log1p(0.05), math.log1p(0.01))
 GROUP = ("dtype", "float64")
 """Axis and value of the cases that get slower together."""
@@ -390,13 +391,18 @@ def main() -> None:
     parser.add_argument("--replays", type=int, default=1000, help="of unchanged tables (default: 1000)")
     parser.add_argument("--recording", type=Path, default=PACKED)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--docs", action="store_true", help="write the documentation, instead of to stdout")
     arguments = parser.parse_args()
     recorded = Recorded.read(arguments.recording)
     rows = []
     for kind, row in decide(recorded, arguments.replays, arguments.seed):
         rows.append(cells(kind, row))
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-    print("\n".join((*table(HEADS, rows), "", caption(recorded))))
+    text = "\n".join((*table(HEADS, rows, numbers=True), "", caption(recorded)))
+    if arguments.docs:
+        write_between(PAGE, "<!-- tables -->", "<!-- /tables -->", text)
+    else:
+        print(text)
 
 
 if __name__ == "__main__":

@@ -206,9 +206,9 @@ def _stalled_cases(results: Sequence[CallResult | SideResult]) -> Iterator[tuple
         if (stall := _stall(case.step_ns, least_ns=_LEAST_CASE_STALL_NS)) > STALL:
             stalls[case.id] = max(stall, stalls.get(case.id, 0.0))
     if stalls:
-        worst = max(stalls, key=lambda case: stalls[case])
-        others = f", and such steps had {plural(len(stalls) - 1, 'other case')}" if len(stalls) > 1 else ""
-        took = f"a step of the case {worst} took {stalls[worst]:.0f} times as long as its median step{others}"
+        worst = sorted(stalls, key=lambda case: -stalls[case])
+        told = some([f"{case} ({stalls[case]:.0f} times)" for case in worst])
+        took = f"a step took more than {STALL} times as long as the median step of its case in {told}"
         yield "stalled", f"{took}: the time of a case, the lower quartile of its steps, does not include it"
 
 

@@ -65,12 +65,12 @@ def test_cases_with_a_step_that_stalls_are_told():
     ((code, message),) = found(cases(a=(*usual, 100_000)), cases(a=(*usual, 16_600_000), b=usual, failed=()))
 
     assert code == "stalled"
-    assert message.startswith("a step of the case a took 166 times as long as its median step: the time of a case")
+    assert "median step of its case in a (166 times): the time of a case, " in message
     assert found(cases(a=(*usual, 9_900_000), b=(1_000_000,) * 9 + (50_000_000,))) == []
 
     worst, other, third = (*usual, 16_600_000), (*usual, 10_000_000), (*usual, 11_000_000)
     ((_, message),) = found(cases(a=other, b=worst), cases(c=third, a=other))
-    assert message.startswith("a step of the case b took 166 times as long as its median step, and such steps had 2 ")
+    assert "its case in b (166 times), c (110 times), a (100 times): " in message
 
 
 def test_each_call_is_told_apart():

@@ -58,6 +58,11 @@ _VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES
 _Number = TypeVar("_Number", int, float)
 
 
+DRAWN = frozenset({"the power limit", "power cap"})
+"""What reduces the clock because of the power that the step draws: large matrix products run at this limit all the
+time (H. He, "Strangely, Matrix Multiplications on GPUs Run Faster When Given Predictable Data", 2024)."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceState:
     """GPUs at a moment; what the driver does not say is missing."""
@@ -181,16 +186,22 @@ class DeviceUses:
         return f"GPU at up to {base or '?'} with the baseline code and {head or '?'} with the current code"
 
     @property
+    def at_power_limit(self) -> bool:
+        """Whether the power that the steps draw, and nothing else, reduced the clock on both sides."""
+        return all(each.throttled_by and DRAWN.issuperset(each.throttled_by) for each in (self.base, self.head))
+
+    @property
     def withheld(self) -> str:
         """Why the round says nothing, in a few words; empty if it does.
 
         The rule is the same if the sides are swapped, so that the signs of the rounds that remain are as fair as
-        before. A clock that is reduced on one side only may be that side's doing: the round stays.
+        before. A clock that is reduced on one side only may be that side's doing: the round stays. So it does at the
+        power limit, where the times of such steps always are.
         """
         if others := tuple(dict.fromkeys((*self.base.others, *self.head.others))):
             return f"other processes used the GPU: {', '.join(others)}"
-        if self.base.throttled_by and self.head.throttled_by:
-            causes = dict.fromkeys((*self.base.throttled_by, *self.head.throttled_by))
+        causes = dict.fromkeys((*self.base.throttled_by, *self.head.throttled_by))
+        if self.base.throttled_by and self.head.throttled_by and not self.at_power_limit:
             return f"the clock of the GPU was reduced on both sides by {', '.join(causes)}"
         return ""
 

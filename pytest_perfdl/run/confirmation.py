@@ -361,11 +361,12 @@ def device_findings(uses: Sequence[DeviceUses]) -> Iterator[Finding]:
     if base.has_clients or head.has_clients:
         text = "CUDA MPS runs kernels of several processes on the GPU at the same time"
         yield Finding("note", "mps", f"{text}: the two processes of a paired round alternate, as without it")
+    shares = f"{base.reduced:.0%} of the time of the baseline code and {head.reduced:.0%} of that of the current code"
+    if whole.at_power_limit:
+        text = f"the clock of the GPU was reduced by the power that the step draws, during {shares}"
+        yield Finding("note", "power-limit", f"{text}: times are those at the power limit of this machine")
     if bool(base.throttled_by) != bool(head.throttled_by):
         side, slow = ("baseline", base) if base.throttled_by else ("current", head)
-        shares = (
-            f"{base.reduced:.0%} of the time of the baseline code and {head.reduced:.0%} of that of the current code"
-        )
         text = f"the clock of the GPU was reduced by {', '.join(slow.throttled_by)} during {shares}"
         sensed = f" ({whole.sensed})" if whole.sensed else ""
         yield Finding("note", "throttled-side", f"{text}{sensed}: times of the {side} code include that")

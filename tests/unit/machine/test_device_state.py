@@ -272,6 +272,7 @@ def test_the_highest_figures_of_turns_and_rounds_are_shown():
 
 IDLE = DeviceUse(SECOND)
 HOT = DeviceUse(SECOND, {"temperature": SECOND // 3, "the power limit": SECOND // 2})
+DRAWING = DeviceUse(SECOND, {"temperature": 0, "the power limit": SECOND * 9 // 10})
 SHARED = DeviceUse(SECOND, others=("python (12)",))
 
 
@@ -281,6 +282,8 @@ SHARED = DeviceUse(SECOND, others=("python (12)",))
         (IDLE, IDLE, ""),
         (HOT, IDLE, ""),
         (HOT, HOT, "the clock of the GPU was reduced on both sides by the power limit, temperature"),
+        (DRAWING, DRAWING, ""),
+        (DRAWING, HOT, "the clock of the GPU was reduced on both sides by the power limit, temperature"),
         (SHARED, IDLE, "other processes used the GPU: python (12)"),
         (SHARED, HOT, "other processes used the GPU: python (12)"),
     ],

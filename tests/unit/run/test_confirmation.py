@@ -177,6 +177,16 @@ def test_mps_is_a_note(monkeypatch, base, head):
     assert said == ([f"{text} alternate, as without it"] if base.has_clients else [])
 
 
+def test_rounds_at_the_power_limit_count_and_say_so(monkeypatch):
+    drawing = DeviceUse(SECOND, {"the power limit": SECOND * 9 // 10})
+    judged = confirmed(monkeypatch, Disturbed(lambda _: DeviceUses(drawing, drawing)), verdict="unchanged")
+    (found,) = [each for each in judged.integrity if each.code in ("power-limit", "withheld", "throttled-side")]
+    assert found.message == (
+        "the clock of the GPU was reduced by the power that the step draws, during 90% of the time of the baseline "
+        "code and 90% of that of the current code: times are those at the power limit of this machine"
+    )
+
+
 @pytest.mark.parametrize("side", ["baseline", "current"])
 def test_a_clock_that_is_reduced_on_one_side_is_named(monkeypatch, side):
     uses = DeviceUses(HOT, IDLE) if side == "baseline" else DeviceUses(IDLE, HOT)

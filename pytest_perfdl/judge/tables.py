@@ -429,7 +429,11 @@ class _Told:
             return "suspect", "over the limit, but not for certain"
         if group := next((words_of(node) for node, _, _ in self.named if place in node.members), ""):
             return "inconclusive", f"a case of {group}, which got slower; not for certain over its own limit"
-        return "inconclusive", "no change found, but a slowdown above the limit is not excluded"
+        most = 0.0 if judged.interval is None else judged.interval[1]
+        slower = (
+            f"of up to {format_percent(as_ratio(most))}" if most > self.gate.family.limits.case else "above the limit"
+        )
+        return "inconclusive", f"no change found, but a slowdown {slower} is not excluded"
 
     @functools.cached_property
     def named(self) -> list[tuple[Node, Judged, Verdict]]:
@@ -546,7 +550,10 @@ class _Told:
         said = [f"{number} {word}" for word, number in sorted(counts.items())]
         worst = next((each for each in self.cases if each.effect is not None and each.verdict == verdict), None)
         reason = f"{plural(len(compared), 'case')}: {', '.join(said)}"
-        if worst is not None and worst.interval is not None and verdict != "unchanged":
+        if verdict == "inconclusive":
+            noisiest = max(compared, key=lambda each: (each.verdict == verdict, (each.interval or (0.0, 0.0))[1]))
+            reason += f"; {noisiest.reason} ({noisiest.id})"
+        elif worst is not None and worst.interval is not None and verdict != "unchanged":
             reason += f"; largest change {format_percent(worst.effect or 0.0)} ({worst.id})"
         if verdict == "invalid":
             reason += f"; {some([f'{case} ({why})' for case, why in self.problems.items()])}"

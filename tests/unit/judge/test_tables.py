@@ -23,6 +23,7 @@ from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import NO_RATES
 from pytest_perfdl.model.limits import BUILT_IN, Expected, Limits
 from pytest_perfdl.model.record import Call, Case, CaseWork, Key, MeasurementPlan, Occasion, Record, Series
+from pytest_perfdl.model.units import format_percent
 
 NOW = Spent(1.0, 300.0)
 OVER = Spent(700.0, 300.0)
@@ -228,6 +229,10 @@ def test_noisy_cases_are_mostly_not_called_unchanged():
     assert found.count("inconclusive") >= 15
     assert "regressed" not in found
     assert judgement.verdict == "inconclusive"
+    noisiest = max(judgement.cases, key=lambda case: (case.verdict == "inconclusive", case.interval[1]))
+    most = f"a slowdown of up to {format_percent(noisiest.interval[1])} is not excluded"
+    assert noisiest.reason == f"no change found, but {most}"
+    assert judgement.reason.endswith(f" unchanged; {noisiest.reason} ({noisiest.id})")
 
 
 def test_times_of_a_case_agree_with_its_change():

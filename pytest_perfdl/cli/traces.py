@@ -9,8 +9,8 @@ import re
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -371,9 +371,10 @@ def read_in_processes(
                 process: BaseProcess = context.Process(
                     target=_answer, args=(sender, read_one, files[place]), daemon=True
                 )
-                process.start()
+                with _uninterrupted():
+                    process.start()
+                    running[receiver] = process, place
                 sender.close()
-                running[receiver] = process, place
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
                 process, place = running[ready]
@@ -390,6 +391,22 @@ def read_in_processes(
         if shows:
             rewrite("")
     return [found[place] for place in range(len(files))]
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Has an interrupt wait for the end of the block: within, nobody would know of a process that has begun.
+
+    A blocked signal would go to another thread, such as those of numpy, and interrupt this one all the same.
+    """
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came and callable(before):
+            before(signal.SIGINT, None)
 
 
 def _context() -> ForkServerContext | SpawnContext:

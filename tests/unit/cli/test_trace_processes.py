@@ -123,6 +123,7 @@ def sleeps(file):
     time.sleep(600)
 
 if __name__ == "__main__":
+    {before}
     try:
         traces.read_in_processes(sys.argv[1:], 2, sleeps)
     except KeyboardInterrupt:
@@ -130,17 +131,17 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.long
-def test_an_interrupt_ends_all_processes(tmp_path):
-    script = tmp_path / "sleeps.py"
-    script.write_text(SLEEPS)
+def sleeping(folder, before=""):
+    """A process that reads three files by processes that sleep; `before` runs first."""
+    script = folder / "sleeps.py"
+    script.write_text(SLEEPS.replace("{before}", before))
     for name in ("a", "b", "c"):
-        (tmp_path / name).write_bytes(text([]))
-    command = [sys.executable, str(script), *(str(tmp_path / name) for name in ("a", "b", "c"))]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-    assert process.stdout is not None
-    assert [process.stdout.readline() for _ in range(2)] == [b"reading\n"] * 2
-    os.killpg(process.pid, signal.SIGINT)
+        (folder / name).write_bytes(text([]))
+    command = [sys.executable, str(script), *(str(folder / name) for name in ("a", "b", "c"))]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def check_interrupted(process):
     _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (130, b"")
     for _ in range(600):
@@ -151,3 +152,32 @@ def test_an_interrupt_ends_all_processes(tmp_path):
         time.sleep(0.1)
     else:
         pytest.fail("a process is left")
+
+
+@pytest.mark.long
+def test_an_interrupt_ends_all_processes(tmp_path):
+    process = sleeping(tmp_path)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == [b"reading\n"] * 2
+    os.killpg(process.pid, signal.SIGINT)
+    check_interrupted(process)
+
+
+STARTING = """
+    import signal
+    from multiprocessing import forkserver
+    read = forkserver.read_signed
+
+    def interrupted(descriptor):
+        forkserver.read_signed = read
+        os.kill(os.getpid(), signal.SIGINT)
+        return read(descriptor)
+
+    forkserver.read_signed = interrupted
+"""
+
+
+@pytest.mark.long
+def test_an_interrupt_while_a_process_starts_ends_it_too(tmp_path):
+    """Its number is not known yet, but it runs."""
+    check_interrupted(sleeping(tmp_path, STARTING.strip()))

@@ -250,9 +250,9 @@ class Timed:
     """Every rank's own; empty without ranks, where this is the only one."""
 
     def per_step(self, field: str) -> float:
-        """Mean over the calls of a total that each block has."""
+        """Mean over the calls of a total that each block has; 0 where no step was timed."""
         total: int = sum(getattr(block, field) for block in self.blocks)
-        return total / sum(block.steps for block in self.blocks)
+        return total / max(sum(block.steps for block in self.blocks), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -592,16 +592,8 @@ def _share(steps: int, turn: int, turns: int) -> int:
 
 NOT_REACHED = "it was not reached in the time budget"
 """The problem of a case that the first process of a side did not come to."""
-NO_STEP = Timed(
-    step_ns=(0,),
-    wait_ns=(),
-    delay_ns=(),
-    blocks=(Block(steps=1, wall_ns=1, cpu_ns=1, system_ns=0, run_delay_ns=0, minor_faults=0),),
-    compiles=(),
-    load=None,
-    tracer="",
-)
-"""Times of the step that a table does not have."""
+NOT_TIMED = Timed(step_ns=(), wait_ns=(), delay_ns=(), blocks=(), compiles=(), load=None, tracer="")
+"""A table times its cases, and no step."""
 NOT_PROFILED = Profiled((), (), {}, None, (), (), None)
 
 
@@ -653,7 +645,7 @@ def table_pilot(
     compiled = yield Finish()
     assert isinstance(compiled, Compiled)
     settled = Settled(0, settled=True, spread=0.0)
-    return CallResult(info, settled, NO_STEP, NOT_PROFILED, Counted({}, ()), compiled, tuple(found))
+    return CallResult(info, settled, NOT_TIMED, NOT_PROFILED, Counted({}, ()), compiled, tuple(found))
 
 
 def table_side(
@@ -689,7 +681,7 @@ def table_side(
         found.append(CaseResult(case, opened.loops, () if problem else step_ns, problem))
     compiled = yield Finish()
     assert isinstance(compiled, Compiled)
-    return SideResult(info, Settled(0, settled=True, spread=0.0), NO_STEP, compiled, None, tuple(found))
+    return SideResult(info, Settled(0, settled=True, spread=0.0), NOT_TIMED, compiled, None, tuple(found))
 
 
 def attribution(info: CallInfo, call: str, *, growth: bool) -> Generator[Command | None, Reply, MemoryAccount | None]:

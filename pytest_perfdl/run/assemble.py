@@ -215,10 +215,10 @@ def _stalled_cases(results: Sequence[CallResult | SideResult]) -> Iterator[tuple
 def _stall(step_ns: Sequence[int], delay_ns: Sequence[int] = (), *, least_ns: int = _LEAST_STALL_NS) -> float:
     """The longest step as a multiple of the median one, without the time in which other processes used the CPU.
 
-    0 if it is shorter than `least_ns`: interrupts stall any step for less than a millisecond.
+    0 if it is shorter than `least_ns`: interrupts stall any step for less than a millisecond. 0 without steps.
     """
     delays = delay_ns or (0,) * len(step_ns)
-    longest = max(taken - delay for taken, delay in zip(step_ns, delays, strict=True))
+    longest = max((taken - delay for taken, delay in zip(step_ns, delays, strict=True)), default=0)
     return longest / max(statistics.median(step_ns), 1) if longest >= least_ns else 0.0
 
 

@@ -262,7 +262,7 @@ class Rounds:
         """
         for side, first in zip(self._sides, self._shown or (), strict=False):
             before = {call.name: call.step_ns for call in first.calls}
-            for result in remotes[side.name].results:
+            for result in filter(_times_steps, remotes[side.name].results):
                 now, then = lower_quartile(result.timed.step_ns), before.get(result.info.name, 0)
                 if then > _HIDDEN * now + _HIDDEN_NS:
                     took = [format_quantity(each, "ns") for each in (then, now)]
@@ -380,7 +380,7 @@ class Rounds:
         """Record the step time of the slower side, for the number of steps in later rounds."""
         taken: dict[str, int] = {}
         for remote in remotes:
-            for result in remote.results:
+            for result in filter(_times_steps, remote.results):
                 name = result.info.name
                 taken[name] = max(taken.get(name, 0), lower_quartile(result.timed.step_ns))
         for name, step_ns in taken.items():
@@ -576,9 +576,14 @@ def work_of(results: Sequence[CallResult | SideResult]) -> dict[str, StepWork]:
     }
 
 
+def _times_steps(result: CallResult | SideResult) -> bool:
+    """Whether a call timed a step: a table times its cases."""
+    return not result.info.cases
+
+
 def unseen(results: Sequence[CallResult | SideResult]) -> str:
     """Which costs the timed steps of these processes may lack, in one line; empty if there are none."""
-    of_steps = [result.timed for result in results if not result.cases]
+    of_steps = [result.timed for result in filter(_times_steps, results)]
     steps = min((len(timed.step_ns) * timed.loops for timed in of_steps), default=0)
     return f"{steps} steps timed in a row: costs that come less often are not seen" if steps else ""
 

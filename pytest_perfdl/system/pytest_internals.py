@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from _pytest._code.code import TerminalRepr
+from _pytest.assertion.rewrite import AssertionRewritingHook
 
 __all__ = [
     "TerminalRepr",
@@ -112,8 +113,18 @@ def find_ini(folder: Path) -> tuple[Path, Path | None, Mapping[str, Any]]:
 
 
 def config_of(values: Mapping[str, Any], args: Sequence[str]) -> pytest.Config:
-    """The configuration that these option values make, without a command line."""
-    config: pytest.Config = pytest.Config.fromdictargs(dict(values), list(args))
+    """The configuration that these option values make, without a command line.
+
+    A forked process inherits packages of plugins that its parent imported. pytest would warn that their assertions
+    cannot be rewritten, which `filterwarnings = error` makes an error.
+    """
+    hook: Any = AssertionRewritingHook
+    warn = hook._warn_already_imported
+    hook._warn_already_imported = lambda _, name: None
+    try:
+        config: pytest.Config = pytest.Config.fromdictargs(dict(values), list(args))
+    finally:
+        hook._warn_already_imported = warn
     return config
 
 

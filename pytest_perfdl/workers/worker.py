@@ -118,9 +118,11 @@ def serve(
         config.hook.pytest_cmdline_main(config=config)
     except ChannelClosed:
         os._exit(1)
-    except BaseException:
+    except BaseException as error:
+        # Where there is room for one line, the first one is shown.
+        told = traceback.format_exception_only(error)[-1].partition("\n")[0]
         with contextlib.suppress(ChannelClosed):
-            channel.send(Broken(traceback.format_exc()))
+            channel.send(Broken(f"{told}\n{traceback.format_exc()}"))
     _run_exit_functions()
     # Interpreter shutdown is the test's business no more: non-daemon threads must not hold it up.
     sys.stdout.flush()

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from importlib.util import find_spec
+from textwrap import dedent
 
 import pytest
 from plugin.project import NOT_JUDGED, SHORT, alive, until
@@ -84,6 +85,21 @@ def test_a_forked_round_is_the_test_s_own_run(project):
     for pid, group, test, *_, early in notes:
         assert (group, test, early) == (pid, "test_speed.py::test_step", "yes")
         assert not alive(pid)
+
+
+IMPORTS_ANYIO = next(filter(find_spec, ("httpcore2", "httpcore")), "")
+
+
+@pytest.mark.skipif(not IMPORTS_ANYIO, reason="wants a library that imports the package of a plugin")
+def test_a_plugin_that_a_library_imports_does_not_end_a_forked_process(project):
+    # Its assertions are rewritten where pytest imports it first: pytest warns of it otherwise, here an error.
+    project.ini("filterwarnings =", "    error", "    default:once")
+    project.write("drive.py", ROUNDS)
+    project.write("test_speed.py", f"import {IMPORTS_ANYIO}\n" + dedent(TEST))
+    run = project.run("--perf", *NOT_JUDGED, "-p", "drive", autoload=True)
+    assert run.code == 0, run.output
+    told = json.loads((project.root / "rounds.json").read_text())
+    assert (told["start"], told["why"]) == (["forked"] * 2, "")
 
 
 def test_a_test_that_changes_the_environment_first_is_started(project):
@@ -188,6 +204,28 @@ def test_a_round_that_does_not_survive_being_forked_is_started(what, why, projec
     told = json.loads((project.root / "rounds.json").read_text())
     assert (told["start"], told["why"]) == (["started"] * 2, why)
     assert (project.root / "forked").exists()
+
+
+def test_why_a_forked_process_could_not_begin_is_said_in_one_line(project):
+    project.write("drive.py", ROUNDS)
+    project.write("test_speed.py", TEST)
+    project.write(
+        "conftest.py",
+        """
+        import os
+        from pathlib import Path
+
+        if "workers.fork_server" in Path(f"/proc/{os.getppid()}/cmdline").read_text():
+            raise RuntimeError("not in forks")
+        """,
+    )
+    run = project.run("--perf", *NOT_JUDGED, "-p", "drive")
+    assert run.code == 0, run.output
+    told = json.loads((project.root / "rounds.json").read_text())
+    assert told["start"] == ["started"] * 2
+    assert "the forked process failed: " in told["why"]
+    assert "RuntimeError: not in forks" in told["why"]
+    assert "Traceback" not in told["why"]
 
 
 RECORDED = """

@@ -36,7 +36,7 @@ from pytest_perfdl.judge.round_data import broken, head_second
 from pytest_perfdl.judge.stopping_rule import OVER, Gate, GateOutcome, Held, Spent
 from pytest_perfdl.judge.untimed import judgement
 from pytest_perfdl.machine.utilization import case_rates
-from pytest_perfdl.model.cases import axes_of
+from pytest_perfdl.model.cases import axes_of, group_name
 from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME
 from pytest_perfdl.model.record import CASES_DIFFER, CASES_LATE, Finding
 from pytest_perfdl.model.record_json import significant
@@ -427,7 +427,7 @@ class _Told:
             return "unchanged", ""
         if judged.over >= 1 - (1 - OVER) * self.gate.family.tree.case_weight:
             return "suspect", "over the limit, but not for certain"
-        if group := next((words_of(node) for node, _, _ in self.named if place in node.members), ""):
+        if group := next((group_name(node.where) for node, _, _ in self.named if place in node.members), ""):
             return "inconclusive", f"a case of {group}, which got slower; not for certain over its own limit"
         most = 0.0 if judged.interval is None else judged.interval[1]
         slower = (
@@ -486,7 +486,7 @@ class _Told:
         """The table as metrics: its summary, the groups that are named, and the worst cases in none of them."""
         limit = self.gate.group_limit
         found = [
-            self._figures(f"group {words_of(node)}", limit, judged, verdict, self._members(node, judged))
+            self._figures(f"group {group_name(node.where)}", limit, judged, verdict, self._members(node, judged))
             for node, judged, verdict in self.named
         ]
         tree = self.gate.family.tree
@@ -573,11 +573,6 @@ def _together(timed: TimedCases, ids: Sequence[str]) -> tuple[float, float]:
     base, head = (np.log([side[case] for case in ids]) for side in (timed.base, timed.head))
     mean = float(base.mean())
     return math.exp(mean), math.exp(mean + float(typical((head - base)[None])[0]))
-
-
-def words_of(node: Node) -> str:
-    """What the cases of a node have in common, "dtype=float16"."""
-    return ",".join(f"{axis}={value}" for axis, value in node.where.items()) or "all cases"
 
 
 def _metric(name: str, limit: Limit) -> MetricVerdict:

@@ -30,6 +30,15 @@ def axes_of(case: str) -> dict[str, str]:
     return {part[1]: part[2] for part in known} if len(known) == len(parts) else {}
 
 
+def group_name(axes: Mapping[str, str]) -> str:
+    """What the cases of a group have in common.
+
+    >>> group_name({"dtype": "float16"}), group_name({})
+    ('dtype=float16', 'all cases')
+    """
+    return ",".join(f"{axis}={value}" for axis, value in axes.items()) or "all cases"
+
+
 def id_of(values: Mapping[str, object]) -> str:
     """The id of a case that is given as a dict: its values by axis, in its order.
 

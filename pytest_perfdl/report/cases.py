@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.machine.utilization import NO_RATES
-from pytest_perfdl.model.cases import axes_of
+from pytest_perfdl.model.cases import axes_of, group_name
 from pytest_perfdl.model.metrics import CASE_TIME, METRICS
 from pytest_perfdl.model.units import format_percent, format_quantity, plural, some
 from pytest_perfdl.report import figures, svg
@@ -40,7 +40,7 @@ def gist(judgement: Judgement) -> str:
 def group_table(judgement: Judgement) -> Table:
     """The groups that got slower, the largest change first."""
     columns = (
-        Column("Group", lambda group: where(group.where)),
+        Column("Group", lambda group: group_name(group.where)),
         Column("Cases", lambda group: group.cases, "count"),
         Column("Change", lambda group: group.effect, "change"),
         Column("95% interval", lambda group: _interval(group), "short"),
@@ -330,11 +330,6 @@ def _draw_roofline(
         x, y = across.at(_intensity(case)), up.at(case.rates["flops_per_s"])
         yield svg.dot(_KINDS.get(case.verdict, "point"), x, y, 3, f"{case.id}: {' → '.join(said)}{of_roof}")
     yield svg.text("FLOPs per byte", (_WIDTH + _LEFT - _RIGHT) / 2, _HEIGHT - 8)
-
-
-def where(axes: Mapping[str, str]) -> str:
-    """What the cases of a group have in common, "dtype=float16"."""
-    return ",".join(f"{axis}={value}" for axis, value in axes.items()) or "all cases"
 
 
 def _interval(row: CaseVerdict | GroupVerdict) -> str:

@@ -120,7 +120,7 @@ def config_of(values: Mapping[str, Any], args: Sequence[str]) -> pytest.Config:
     """
     hook: Any = AssertionRewritingHook
     warn = hook._warn_already_imported
-    hook._warn_already_imported = lambda _, name: None
+    hook._warn_already_imported = lambda *_: None
     try:
         config: pytest.Config = pytest.Config.fromdictargs(dict(values), list(args))
     finally:

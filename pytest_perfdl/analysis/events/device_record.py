@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import GRAPH_LAUNCH, UNSET, launch_calls, launches, pair_codes
-from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.annotations import step_annotations
 from pytest_perfdl.trace.model import I64, Category, GraphNode, Rows, Trace, device_properties, once
 from pytest_perfdl.trace.times import TOGETHER_NS
@@ -187,9 +186,6 @@ def unrecorded_device(trace: Trace) -> str:
     """Why a trace without device events is not one of a CPU alone; empty if nothing says so, or it has some."""
     if len(trace.device_rows()):
         return ""
-    count, name, of_device = unread_rows(trace)
-    if of_device:
-        return f"{plural(count, 'event')} without a category in the process {name!r}"
     names = [device.get("name") or "without a name" for device in device_properties(trace)]
     return f"the trace names a device ({names[0]})" if names else ""
 

@@ -97,6 +97,19 @@ def test_a_kernel_that_ended_before_its_call_began():
     assert not launches(trace(*shifted)).refused.any()
 
 
+def test_kernels_out_of_the_order_of_their_launches():
+    # By hand: of 40 kernels, a and b swapped with their neighbors break the order, and are the fewest that do. Where
+    # a stream ran everything backwards, it is no stream, and no link is refused.
+    def events(order):
+        calls = [launch(10 * place, 5, place + 1) for place in range(len(order))]
+        return [*calls, *(kernel(f"k{each}", 1000 + 10 * at, 5, each + 1) for at, each in enumerate(order))]
+
+    found = links(*events([*range(1, 20), 0, *range(20, 40)]))
+    assert found.pop("k0") == "refused"
+    assert found == {f"k{each}": 10 * each for each in range(1, 40)}
+    assert links(*events([*range(39, -1, -1)])) == {f"k{each}": 10 * each for each in range(40)}
+
+
 def test_a_kernel_within_the_others_skew_stays():
     # "gemm" begins 8 us before its call, so clocks differ by 8 at least; "short" ended 3 us before its call.
     assert links(

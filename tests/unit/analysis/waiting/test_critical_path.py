@@ -217,6 +217,45 @@ def test_a_recorded_event_is_waited_for():
     assert critical_path(trace(*events)).inferred_share > 0
 
 
+def test_of_two_recorded_events_the_later_end_is_waited_for():
+    # Stream 9 waits for both others; the second wait is for what ends first, and adds nothing.
+    events = [
+        launch(0, 1, 1),
+        launch(1, 1, 11, name="cudaEventRecord"),
+        launch(2, 1, 2),
+        launch(3, 1, 12, name="cudaEventRecord"),
+        launch(4, 1, 21, name="cudaStreamWaitEvent"),
+        launch(5, 1, 22, name="cudaStreamWaitEvent"),
+        launch(6, 1, 3),
+        sync_event("Stream Wait Event", 4, 21, 9, wait_on_stream=7, wait_on_cuda_event_record_corr_id=11),
+        sync_event("Stream Wait Event", 5, 22, 9, wait_on_stream=8, wait_on_cuda_event_record_corr_id=12),
+        kernel("long", 10, 40, 1),
+        kernel("short", 10, 20, 2, stream=8),
+        kernel("last", 52, 20, 3, stream=9),
+    ]
+    assert stretches(trace(*events)) == [
+        ("launch latency", "", 0, 10),
+        ("compute", "long", 10, 50),
+        ("kernel gap", "", 50, 52),
+        ("compute", "last", 52, 72),
+    ]
+
+
+def test_an_event_synchronization_waits_for_nothing_that_is_launched_during_it():
+    # "other" ends last before the call returns, but another thread launched it in the meantime.
+    made = trace(
+        launch(0, 1, 1),
+        launch(2, 20, 9, name="cudaEventSynchronize"),
+        launch(5, 1, 2, tid=MAIN + 1),
+        kernel("first", 4, 17, 1),
+        kernel("other", 18, 4, 2, stream=8),
+        x("aten::mm", 24, 10),
+    )
+    names = [name for _, name, _, _ in stretches(made)]
+    assert "first" in names
+    assert "other" not in names
+
+
 def test_what_is_launched_after_the_record_is_not_waited_for():
     told = sync_event("Stream Wait Event", 4, 3, 8, wait_on_stream=7, wait_on_cuda_event_record_corr_id=2)
     made = trace(

@@ -233,12 +233,14 @@ def test_of_two_recorded_events_the_later_end_is_waited_for():
         kernel("short", 10, 20, 2, stream=8),
         kernel("last", 52, 20, 3, stream=9),
     ]
-    assert stretches(trace(*events)) == [
+    made = trace(*events)
+    assert stretches(made) == [
         ("launch latency", "", 0, 10),
         ("compute", "long", 10, 50),
         ("kernel gap", "", 50, 52),
         ("compute", "last", 52, 72),
     ]
+    assert critical_path(made).inferred_share == 0
 
 
 def test_an_event_synchronization_waits_for_nothing_that_is_launched_during_it():

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
 
 from tests.gpu.hour import ROOT, Hour, Item, fresh  # noqa: E402
 from tests.gpu.planted import PLANTED, TEST, source  # noqa: E402
+from tests.gpu.traces import KINDS  # noqa: E402
 
 CONFTEST = """
 import os
@@ -50,6 +53,25 @@ def first(_: Hour) -> Iterator[Item]:
     for name, needs_device in CUDA_TESTS.items():
         test = f"tests/gpu/test_cuda.py::{name}"
         yield Item(name, lambda hour, test=test: hour.pytest(test), needs_device)
+    for kind in KINDS:
+        yield Item(f"trace {kind}", lambda hour, kind=kind: recorded(hour, kind), needs_device=kind == "compiled")
+    yield Item("traces of two processes", lambda hour: recorded(hour, "eager", "eager"))
+
+
+def recorded(hour: Hour, *kinds: str) -> dict:
+    """Traces for test data, of processes that run at the same time: what is read of the last one."""
+    folder = hour.out / "traces"
+    folder.mkdir(exist_ok=True)
+    one = len(kinds) == 1
+    files = [folder / (f"{kind}.json" if one else f"{kind}-{at}.json") for at, kind in enumerate(kinds)]
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        commands = [("-m", "tests.gpu.traces", kind, str(file)) for kind, file in zip(kinds, files, strict=True)]
+        done = list(pool.map(lambda command: hour.run(*command, fast=True), commands))
+    if any(code for code, _ in done):
+        return {"ok": False, "output": "".join(output for _, output in done)[-4000:]}
+    # What torch says on stderr comes after it.
+    counts = [json.loads(output.partition("\n")[0]) for _, output in done]
+    return {"ok": all(count["device events"] > 0 for count in counts), **counts[-1]}
 
 
 def which(hour: Hour) -> str:
@@ -91,13 +113,13 @@ def second(hour: Hour) -> Iterator[Item]:
 
 
 def third(_: Hour) -> Iterator[Item]:
-    """Regressions as they happen, each planted in a step."""
+    """Regressions as they happen, each planted in a step; and what undoing one is predicted to gain."""
     for name, planted in PLANTED.items():
         yield Item(name, lambda hour, name=name: regression(hour, name), planted.needs_device)
 
 
 def fourth(_: Hour) -> Iterator[Item]:
-    """Rates against the data sheet, memory against the allocator, and what a verdict takes."""
+    """Rates against the data sheet, what a verdict takes, and what the profiler adds to a step."""
 
     def rates(hour: Hour) -> dict:
         file = hour.out / "machine.json"
@@ -133,7 +155,8 @@ def regression(hour: Hour, name: str, *, equal: bool = False) -> dict:
     if not equal:
         (folder / "step.py").write_text(source(PLANTED[name], name, head=True))
     shape = SHORT if hour.stand_in else ("--perf-budget=40",)
-    _, output = hour.run("-m", "pytest", "--perf-against=HEAD", *shape, "--perf-json=run.json", "-q", cwd=folder)
+    options = ("--perf-against=HEAD", *shape, "--perf-json=run.json", "--perf-traces=all", "-q")
+    _, output = hour.run("-m", "pytest", *options, cwd=folder)
     (test,) = json.loads((folder / "run.json").read_text())["tests"]
     step = test["metrics"]["step_time"]
     expected = ("unchanged", "inconclusive") if equal else ("regressed", "suspect")
@@ -143,7 +166,22 @@ def regression(hour: Hour, name: str, *, equal: bool = False) -> dict:
     seen = hour.stand_in and effect is not None and (equal or effect > REHEARSED)
     found = {"ok": test["verdict"] in expected or seen, "verdict": test["verdict"], "rounds": step["rounds"]}
     found |= {"effect": None if effect is None else f"{effect:+.1%}", "cause": causes[0] if causes else ""}
+    (call,) = test["record"]["calls"]
+    if equal:
+        found["profiler overhead"] = f"{statistics.mean(call['profiled_ns']) / step['new'] - 1:+.1%}"
+    elif (undoes := PLANTED[name].undoes) and effect is not None:
+        found |= {"undone by": undoes, "gain": f"{effect / (1 + effect):.1%}"}
+        found["predicted"] = predicted(hour, folder / "perf-report" / test["traces"][0]["new"], undoes)
     return found if found["ok"] else {**found, "output": output[-4000:]}
+
+
+def predicted(hour: Hour, trace: Path, optimization: str) -> str:
+    """The gain of an optimization as `perfdl whatif` predicts it from a trace, or why it does not."""
+    code, output = hour.run("-m", "pytest_perfdl.cli", "whatif", str(trace), "--apply", optimization, "--json")
+    if code:
+        raise RuntimeError(f"perfdl whatif {trace}: exit code {code}: {output[-1000:]}")
+    (answer,) = json.loads(output)["whatif"]
+    return answer["reason"] if answer["gain"] is None else f"{answer['gain']:.1%}"
 
 
 SUMMARY_S = 30

@@ -14,6 +14,8 @@ class Planted:
     base: str
     head: str
     needs_device: bool = True
+    undoes: str = ""
+    """The optimization of `perfdl whatif` that makes the slower form the other one, if there is one."""
 
 
 MATRICES = 'self.x = torch.randn({n}, {n}, device="cuda")'
@@ -22,6 +24,10 @@ IMAGES = (
     "self.net = torch.nn.Conv2d(64, 64, 3, padding=1).cuda().half().to(memory_format={format}); "
     'self.x = torch.randn(32, 64, 56, 56, device="cuda").half().to(memory_format={format})'
 )
+UPDATE = """self.net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(16))).cuda()
+for each in self.net.parameters():
+    each.grad = torch.ones_like(each)
+self.fused, self.plain = (torch.optim.AdamW(self.net.parameters(), fused=fused) for fused in (True, False))"""
 CAPTURE = """self.x = torch.randn(128, 128, device="cuda")
 side = torch.cuda.Stream()
 with torch.cuda.stream(side):
@@ -38,7 +44,10 @@ PLANTED = {
         "torch.backends.cuda.matmul.allow_tf32 = False; self.x @ self.x",
     ),
     "autocast lost": Planted(
-        MATRICES.format(n=4096), 'with torch.autocast("cuda", torch.bfloat16): self.x @ self.x', "self.x @ self.x"
+        MATRICES.format(n=4096),
+        'with torch.autocast("cuda", torch.bfloat16): self.x @ self.x',
+        "self.x @ self.x",
+        undoes="amp:dtype=bfloat16",
     ),
     "contiguous copy": Planted(
         MATRICES.format(n=192), "self.x.t() @ self.x", "self.x.t().contiguous() @ self.x", needs_device=False
@@ -48,6 +57,7 @@ PLANTED = {
         "(self.x @ self.x).sum(); (self.x @ self.x).sum()",
         "(self.x @ self.x).sum().item(); busy(); (self.x @ self.x).sum()",
         needs_device=False,
+        undoes="remove_sync",
     ),
     "flash attention lost": Planted(
         ATTENTION,
@@ -63,9 +73,11 @@ PLANTED = {
         "self.x = torch.randn(2048, 2048); self.pinned = self.x.pin_memory()",
         'self.pinned.to("cuda", non_blocking=True)',
         'self.x.to("cuda")',
+        undoes="pin_memory:non_blocking=True",
     ),
+    "fused update lost": Planted(UPDATE, "self.fused.step()", "self.plain.step()", undoes="fused_optimizer"),
     "small launches": Planted(MATRICES.format(n=192), "self.x * 4", "for _ in range(4): self.x * 2"),
-    "graph lost": Planted(CAPTURE, "self.graph.replay()", "many(self.x)"),
+    "graph lost": Planted(CAPTURE, "self.graph.replay()", "many(self.x)", undoes="cuda_graph"),
     "compile break": Planted(
         MATRICES.format(n=1024) + "; self.f = torch.compile(broken if BREAK else whole)",
         "self.f(self.x)",

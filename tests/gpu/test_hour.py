@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from gpu import hour as module
+from gpu.__main__ import recorded
 from gpu.hour import Hour, Item
 
 
@@ -56,3 +57,11 @@ def test_a_program_without_an_end_ends_by_itself(hour):
     assert hour.run("-c", "print(1)") == (0, "1\n")
     with pytest.raises(subprocess.TimeoutExpired):
         Hour(hour.out, stand_in=False, ends=0.0).run("-c", "while True: pass")
+
+
+@pytest.mark.long
+def test_traces_of_two_processes_are_recorded_and_read(tmp_path):
+    found = recorded(Hour(tmp_path, stand_in=True), "streams", "streams")
+    assert found["ok"], found
+    assert found["device events"] > 0
+    assert sorted(file.name for file in (tmp_path / "traces").iterdir()) == ["streams-0.json", "streams-1.json"]

@@ -63,6 +63,8 @@ EXCLUDED = 0.975
 LEAST_ROUNDS = 3
 """Minimum number of rounds to exclude or suspect anything: by chance, all of three are on one side once in eight
 times."""
+_LARGER = (0.05, 0.1, 0.2, 0.3, 0.5)
+"""Limits that are suggested for a test whose noise is far above its own."""
 _UNKNOWN = "the value is missing or 0 in some paired rounds, so it is not compared"
 EVERY_ROUND = 8
 """A suspect whose step was over its limit in every one of this many rounds, and log2(times of steps in the run) more,
@@ -358,7 +360,8 @@ class Gate:
                     if within
                     else "slower than the baseline, possibly within the limit"
                 )
-            return "unchanged", f"{found}; a slowdown above {reasons.percent(bound)} is excluded (97.5% confidence)"
+            excluded = f"{found}; a slowdown above {reasons.percent(bound)} is excluded (97.5% confidence)"
+            return "unchanged", f"{excluded}{self._cheaper(state, spent)}"
         # The interval of one or two rounds is that of ordinary noise: on a busy machine it accuses the same code.
         if rounds >= self.least and state.over >= OVER:
             past = sum(each > state.limit for each in state.differences)
@@ -384,7 +387,26 @@ class Gate:
                 "the same code ran first in all paired rounds, so more rounds are needed (--perf-budget)",
             )
         bound = worsening(state.estimate.interval[1], state.held.sign)
-        return "inconclusive", f"a slowdown of up to {reasons.percent(bound)} cannot be excluded"
+        text = f"a slowdown of up to {reasons.percent(bound)} cannot be excluded"
+        return "inconclusive", f"{text}{self._cheaper(state, spent)}"
+
+    def _cheaper(self, state: _State, spent: Spent | None) -> str:
+        """Of a test that the time budget ended: the limit that it could be held to in a fifth of that, if any.
+
+        The interval's half width shrinks with the root of the number of rounds.
+        """
+        if spent is None or not spent.ended or not state.held.limit.relative:
+            return ""
+        low, high = state.estimate.interval
+        rounds = len(state.differences)
+        for share in _LARGER:
+            limit = state.held.log(share)
+            needed = max(self.least + 1, math.ceil(rounds * ((high - low) / 2 / limit) ** 2))
+            if limit > state.limit and needed <= rounds / 5:
+                seconds = _round_up(needed * spent.seconds / rounds)
+                held = f"at this noise, a limit of {share:.0%} needs about {seconds} s"
+                return f"; stopped by --perf-budget={spent.budget:g}: {held}"
+        return ""
 
 
 def _state(held: Held, rounds: Sequence[Round]) -> _State:

@@ -1,6 +1,7 @@
 """The rule for a test's times: every end that it has, at its boundary, with its figures and words."""
 
 import math
+import re
 import statistics
 from dataclasses import replace
 
@@ -391,6 +392,30 @@ def test_within_the_resolution_the_budget_ends_well():
         metric = one(measured, resolution=resolution, spent=ended())
         assert metric.verdict == verdict
     assert metric.reason.endswith(f"limit 3%: a slowdown of up to {bound:.1%} cannot be excluded")
+
+
+def test_a_test_far_noisier_than_its_limit_is_told_the_limit_that_ends_it_soon():
+    # Sixty rounds of 5 s, 15 % to either side, in an order that favors no side.
+    differences = [0.15, -0.15, -0.15, 0.15] * 15
+    for resolution, verdict in ((1.0, "unchanged"), (0.0, "inconclusive")):
+        metric = one(of(*differences), resolution=resolution, spent=ended())
+        assert metric.verdict == verdict
+        told = re.search(
+            r"; stopped by --perf-budget=300: at this noise, a limit of (\d+)% needs about (\d+) s$", metric.reason
+        )
+        assert told, metric.reason
+    limit, seconds = map(int, told.groups())
+    low, high = estimate(differences).interval
+    rounds = {share: 60 * ((high - low) / 2 / math.log1p(share)) ** 2 for share in (0.05, 0.1, 0.2)}
+    assert rounds[0.1] > 12 > rounds[0.2], "the least of the limits that take a fifth of the time at most"
+    assert (limit, seconds) == (20, 5 * math.ceil(rounds[0.2]))
+    # So it is: held to that limit, the test is over after so many rounds, and held to its own it is not.
+    first = of(*differences[: math.ceil(seconds / 5)])
+    assert one(first, held(limit=f"{limit}%"), spent=Spent(seconds, 300)).verdict == "unchanged"
+    assert gate().look(first, Spent(seconds, 300)).open
+    # Nothing is said where the limit is reached in time, or nearly so.
+    assert "stopped by" not in one(of(*noise(12)), spent=Spent(60, 300)).reason
+    assert "stopped by" not in one(of(*noise(12)), resolution=0.0, spent=ended()).reason
 
 
 def test_a_resolution_is_a_share_of_what_is_lost_where_more_is_better():

@@ -85,7 +85,8 @@ _COUNTS = {"ops": "operators", "kernels": "kernels", "allocations": "allocations
 def rate_column(name: str, rates_of: Callable[[Any], Mapping[str, float]], side: str = "") -> Column:
     """A rate of each row; that of another side than the current one only on pages, which have room."""
     meaning = _ROOFLINE if name == "roofline" and not side else ""
-    return Column(f"{side}{_TITLES[name]}", lambda row: rates_of(row).get(name), RATES[name], meaning, wide=bool(side))
+    title = f"{side}{_TITLES[name]}"
+    return Column(title, lambda row: rates_of(row).get(name), RATES[name], meaning, wide=bool(side), optional=not side)
 
 
 def _both_rates(name: str) -> tuple[Column, Column]:

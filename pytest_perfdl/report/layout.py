@@ -36,6 +36,8 @@ class Column:
     """The title on a terminal, where that is not `title`; that of the names is empty without one."""
     wide: bool = False
     """Whether only a page has room for it."""
+    optional: bool = False
+    """Whether a terminal leaves it out where the figures of a row do not fit into a line with it."""
 
     @property
     def is_text(self) -> bool:
@@ -193,13 +195,24 @@ def table(
     least: int = LEAST_NAME,
     shorten: Callable[[str, int], str] = shorten,
 ) -> list[str]:
-    """Lay out the first rows of a table below its titles, as `rows` does; nothing of a table without rows."""
+    """Lay out the first rows of a table below its titles, as `rows` does; nothing of a table without rows.
+
+    Of what is optional the last columns are left out, as many as do not fit.
+    """
     if not declared.rows:
         return []
     shown = replace(declared, rows=declared.rows[:top])
     columns = [column for column in shown.columns if not column.wide]
-    cells = [(columns[0].short, *(column.short_title for column in columns[1:]))]
-    cells += [tuple(visible(column.text(column.value(row))) for column in columns) for row in shown.rows]
+    texts = [
+        [column.short_title, *(visible(column.text(column.value(row))) for row in shown.rows)] for column in columns
+    ]
+    texts[0][0] = columns[0].short
+    room = width - indent - sum(len(GAP) + max(map(cells_wide, text)) for text in texts[1:])
+    for at in range(len(columns) - 1, 0, -1):
+        if room < 0 and columns[at].optional:
+            room += len(GAP) + max(map(cells_wide, texts[at]))
+            del columns[at], texts[at]
+    cells = list(zip(*texts, strict=True))
     sides = "".join("l" if column.is_text else "r" for column in columns)
     fit = {"name": short_names, "place": last_parts}.get(columns[0].kind)
     return rows(cells, sides, indent, width, fit, least=least, shorten=shorten)

@@ -153,6 +153,16 @@ def test_a_terminal_has_the_rates_of_the_current_code():
     assert any(re.search(r"op=add,n=0003 .* 2\.000 Gflop/s +25\.0%", line) for line in lines)
 
 
+@pytest.mark.parametrize(("width", "rates"), [(78, []), (80, ["FLOP/s"]), (140, ["FLOP/s", "roofline"])])
+def test_rates_that_do_not_fit_beside_the_times_are_left_out(width, rates):
+    lines = [line.text for line in summary_lines(with_rates(run_of(3)), 1, width)]
+    title, *rest = lines[next(at for at, line in enumerate(lines) if "baseline   current" in line) :]
+    assert [name for name in ("FLOP/s", "roofline") if name in title] == rates
+    figures = next(line for line in rest if "+30.0%" in line)
+    assert re.search(r"1\.000 µs +1\.300 µs +\+30\.0% +\[\+20\.0%, \+40\.0%\] +regressed", figures), "in one line"
+    assert len(figures) <= width
+
+
 @pytest.mark.parametrize("width", [80, 90, 112, 140])
 def test_a_terminal_cuts_no_id_of_a_case(width):
     """What differs is in the middle of ids, too."""

@@ -395,7 +395,7 @@ class Gate:
 
         The interval's half width shrinks with the root of the number of rounds.
         """
-        if spent is None or not spent.ended or not state.held.limit.relative:
+        if spent is None or not spent.ended or not state.held.limit.relative or state.excludes(state.limit, self.least):
             return ""
         low, high = state.estimate.interval
         rounds = len(state.differences)

@@ -413,7 +413,8 @@ def test_a_test_far_noisier_than_its_limit_is_told_the_limit_that_ends_it_soon()
     first = of(*differences[: math.ceil(seconds / 5)])
     assert one(first, held(limit=f"{limit}%"), spent=Spent(seconds, 300)).verdict == "unchanged"
     assert gate().look(first, Spent(seconds, 300)).open
-    # Nothing is said where the limit is reached in time, or nearly so.
+    # Nothing is said where the limit is reached at the end, or nearly so.
+    assert "stopped by" not in one(of(*[0.015, -0.015, -0.015, 0.015] * 15), held(limit="2%"), spent=ended()).reason
     assert "stopped by" not in one(of(*noise(12)), spent=Spent(60, 300)).reason
     assert "stopped by" not in one(of(*noise(12)), resolution=0.0, spent=ended()).reason
 

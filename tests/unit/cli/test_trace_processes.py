@@ -115,7 +115,7 @@ def test_the_size_of_the_text(tmp_path):
 
 
 SLEEPS = r"""
-import os, sys, time
+import os, signal, sys, time
 from pytest_perfdl.cli import traces
 
 def sleeps(file):
@@ -123,6 +123,8 @@ def sleeps(file):
     time.sleep(600)
 
 if __name__ == "__main__":
+    # A shell has what it runs in the background ignore interrupts, and so the tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     {before}
     try:
         traces.read_in_processes(sys.argv[1:], 2, sleeps)
@@ -164,7 +166,6 @@ def test_an_interrupt_ends_all_processes(tmp_path):
 
 
 STARTING = """
-    import signal
     from multiprocessing import forkserver
     read = forkserver.read_signed
 

@@ -69,9 +69,13 @@ def recorded(hour: Hour, *kinds: str) -> dict:
         done = list(pool.map(lambda command: hour.run(*command, fast=True), commands))
     if any(code for code, _ in done):
         return {"ok": False, "output": "".join(output for _, output in done)[-4000:]}
-    # What torch says on stderr comes after it.
-    counts = [json.loads(output.partition("\n")[0]) for _, output in done]
+    counts = [printed(output) for _, output in done]
     return {"ok": all(count["device events"] > 0 for count in counts), **counts[-1]}
+
+
+def printed(output: str) -> dict:
+    """The JSON that a program printed; what torch says on stderr comes after it."""
+    return json.JSONDecoder().raw_decode(output)[0]
 
 
 def which(hour: Hour) -> str:
@@ -106,7 +110,7 @@ def second(hour: Hour) -> Iterator[Item]:
         _, table = hour.run("-m", "pytest_perfdl.cli", "qualify", "--table", "--json", cwd=folder)
         done = len((folder / "perf-qualify.jsonl").read_text().splitlines())
         left = runs + slower * len(effects) - done
-        return {"ok": left == 0, "runs": done, "left": left, "results": json.loads(table)}
+        return {"ok": left == 0, "runs": done, "left": left, "results": printed(table)}
 
     yield Item("baseline of unchanged code", record)
     yield Item("unchanged and slower code", qualify)
@@ -180,7 +184,7 @@ def predicted(hour: Hour, trace: Path, optimization: str) -> str:
     code, output = hour.run("-m", "pytest_perfdl.cli", "whatif", str(trace), "--apply", optimization, "--json")
     if code:
         raise RuntimeError(f"perfdl whatif {trace}: exit code {code}: {output[-1000:]}")
-    (answer,) = json.loads(output)["whatif"]
+    (answer,) = printed(output)["whatif"]
     return answer["reason"] if answer["gain"] is None else f"{answer['gain']:.1%}"
 
 

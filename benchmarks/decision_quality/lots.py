@@ -4,9 +4,9 @@
 
 JOBS is a JSON file: a perf test, the lots of rounds that are wanted of it, and where they are to be kept. One run of
 pytest starts the first process of each side as for a test that is judged, then all rounds are those of
-`pytest_perfdl.run.paired_rounds`: with the same forking, binding to a core, sizes and turns. In the place of a gate
-that ends them there is a list: each lot has a cell, a slowdown of the working tree and a seed of its own, and every
-round is kept as soon as it ends.
+`pytest_perfdl.run.paired_rounds`: with the same forking, binding to a core, sizes, turns and profiled steps. In
+the place of a gate that ends them there is a list: each lot has a cell, a slowdown of the working tree and a seed of
+its own, and every round is kept as soon as it ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pytest_perfdl.model.record import Record
 from pytest_perfdl.results.verdict import Judgement
 from pytest_perfdl.run import comparison, perf_test
 from pytest_perfdl.run.comparison import ComparisonResult, against_side
-from pytest_perfdl.run.confirmation import Confirmation
+from pytest_perfdl.run.confirmation import PROFILED, Confirmation
 from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.paired_rounds import Rounds, RoundSide
 from pytest_perfdl.workers.channel import Shown
@@ -130,7 +130,7 @@ class Recorder(Confirmation):
 
     def _keep(self, rounds: Rounds, lot: Lot, number: int, idle: float | None) -> None:
         at, started, known = time.time(), time.monotonic(), len(rounds.results)
-        measured = rounds.measure(number, profiled=True)
+        measured = rounds.measure(number, profiled=number <= PROFILED)
         kept = Round(
             workload=self.jobs.workload,
             share=lot.share,

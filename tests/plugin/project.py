@@ -26,6 +26,8 @@ _NOT_INHERITED = (
     *("BUILD_NUMBER", "CI", "COV_", "COVERAGE_", "GH_", "GIT_", "GITHUB_"),
     *("PERFDL_", "PYTEST_", "PYTHONDONTWRITEBYTECODE", "RUNNER_"),
 )
+_READ_AT_START = ("LD_", "MKL_", "OMP_", "PYTHON", "TORCH")
+"""Variables that loaders, the interpreter and torch read before anything of a run is executed."""
 _written = itertools.count(1_700_000_000)
 """Times of files: a module written again within a second and of equal size is taken for the compiled one."""
 
@@ -73,8 +75,8 @@ class Case:
 class Running:
     """A pytest run under way."""
 
-    def __init__(self, command, root, env, warm=None):
-        self._log = root / f"output-{len(list(root.glob('output-*')))}.txt"
+    def __init__(self, command, root, env, warm=None, log=None):
+        self._log = log or root / f"output-{len(list(root.glob('output-*')))}.txt"
         with self._log.open("wb") as log:
             if warm is not None:
                 self.process = warm.run(command, root, self._log, env)
@@ -153,9 +155,10 @@ class Project:
     def run(self, *args, timeout=300, cold=False, **options):
         """Run pytest to its end; see `start`.
 
-        It is forked unless `cold`, or unless it has another interpreter, plugins or environment than other runs.
+        It is forked unless `cold`, or what it gets decides how an interpreter, pytest or torch start.
         """
-        forks = not cold and not options.keys() - {"plugins"}
+        started = [name for name in options if name in ("autoload", "python") or name.startswith(_READ_AT_START)]
+        forks = not cold and started in ([], ["PYTHONPATH"])
         return self.start(*args, warm=warm_process(self.root) if forks else None, **options).finish(timeout)
 
     def baselines(self):

@@ -65,7 +65,8 @@ class Warm:
 
 
 @functools.cache
-def _process(*modules: str) -> Warm:
+def shared(*modules: str) -> Warm:
+    """The process of this session that has imported these modules, in their order."""
     return Warm(*modules)
 
 
@@ -74,7 +75,7 @@ def warm(root: Path) -> Warm | None:
     if unsupported():
         return None
     uses_torch = any("torch" in file.read_text(errors="replace") for file in root.rglob("*.py"))
-    return _process("pytest", "numpy", *(["torch"] if uses_torch else []))
+    return shared("pytest", "numpy", *(["torch"] if uses_torch else []))
 
 
 def _serve(descriptor: str, *modules: str) -> None:
@@ -105,7 +106,7 @@ def _be_pytest(arguments: Sequence[str], root: str, log: str, env: Mapping[str, 
         os.chdir(root)
         os.environ.clear()
         os.environ.update(env)
-        sys.path[0] = root
+        sys.path[:1] = [root, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
         sys.argv[1:] = arguments
         try:
             runpy.run_module("pytest", run_name="__main__", alter_sys=True)

@@ -6,11 +6,12 @@ ID while everything still runs.
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from plugin.project import Running, surroundings
+from plugin.warm import shared
 
 ROOT = Path(__file__).resolve().parents[3]
 DEVICE, TIMED, COUNTED, PROFILED, PROGRAM, ENVIRONMENT, CASES, DELAY = (
@@ -224,18 +225,20 @@ FAULTS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_noticed(fault):
+def test_a_fault_is_noticed(fault, tmp_path):
     module, old, new, test = FAULTS[fault]
     told = json.dumps({"module": module, "old": old, "new": new})
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "stand_in.mutant", "-p", "no:cacheprovider", test],
-        cwd=ROOT,
-        env={**os.environ, "PERFDL_MUTANT": told, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # What forks the run has imported modules of these tests.
+    quiet = "ignore::pytest.PytestAssertRewriteWarning"
+    options = ("-q", "-p", "stand_in.mutant", "-p", "no:cacheprovider", "-W", quiet)
+    done = Running(
+        [sys.executable, "-m", "pytest", *options, test],
+        ROOT,
+        surroundings(PERFDL_MUTANT=told, PYTHONPATH=path),
+        shared("pytest", "numpy", "torch"),
+        log=tmp_path / "output.txt",
+    ).finish()
     name = test.partition("::")[2]
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert f"FAILED {test}" in done.stdout, f"{name} does not notice {fault}:\n{done.stdout}"
+    assert done.code == 1, done.output
+    assert f"FAILED {test}" in done.output, f"{name} does not notice {fault}:\n{done.output}"

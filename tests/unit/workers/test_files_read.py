@@ -52,6 +52,11 @@ def test_walks_over_all_objects_are_counted(seen):
     assert seen(f"{code}\nopen('abc'[reads.object_walks] + '.txt').read()") == ["c.txt"]
 
 
+def test_a_walk_of_this_package_is_none_of_the_steps(seen):
+    code = "from pytest_perfdl.measure.memory_pass import held_storages; held_storages()"
+    assert seen(f"{code}\nopen('abc'[reads.object_walks] + '.txt').read()") == ["a.txt"]
+
+
 def test_code_that_is_run_from_other_folders(seen, tmp_path):
     """Without being a module: by `runpy`, or by `exec` of a file."""
     (tmp_path / "outside.py").write_text("1")

@@ -117,7 +117,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     with own_imports():
         from pytest_perfdl.workers.forks import last_loaded
-    forks = config.stash[FORKS] = last_loaded(getattr(config, "cache", None), found.threads or 1, start=found.start)
+        from pytest_perfdl.workers.job import early_plugins
+    cache, threads = getattr(config, "cache", None), found.threads or 1
+    forks = last_loaded(cache, threads, start=found.start, plugins=early_plugins(config))
+    config.stash[FORKS] = forks
     config.add_cleanup(forks.close)
 
 

@@ -5,7 +5,7 @@ waited for what is worked out (`waiting`), and times are compared with the hardw
 that into what `perfdl trace` says. `ranks` compares the processes of one job. All times are integer nanoseconds, and
 definitions are in the functions' docstrings.
 
-Imported here is what measuring needs; a measured process imports nothing else of it.
+Imported here is what counting needs; what profiled steps need is imported by name (`workers.forks`).
 """
 
 from pytest_perfdl.analysis.account.accounts import ProfileTables, profile_tables

@@ -7,16 +7,14 @@ hash: of its content after git's filters (line ends, large file storage), as in 
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib.metadata
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
 from pytest_perfdl.model.record import SHORT_HASH, Code
 from pytest_perfdl.model.record_json import PATH
+from pytest_perfdl.system.distributions import packages
 from pytest_perfdl.system.git import MADE_BY_PYTHON, SUBMODULE, git, inside, modified
 from pytest_perfdl.system.git import names as listed
 
@@ -145,46 +143,6 @@ def contents(top: Path, commit: str, names: Collection[str]) -> dict[str, str]:
             about, _, name = line.partition("\t")
             found[name] = about.split()[2]
     return found
-
-
-def packages(imported: Iterable[str]) -> dict[str, str]:
-    """Distributions that hold some top-level modules: name -> version, sorted."""
-    known = _distributions()
-    names = {name for module in imported for name in known.get(module, ())}
-    return {name: version for name in sorted(names) if (version := installed(name)) is not None}
-
-
-def installed(name: str) -> str | None:
-    """Version of a distribution here; `None` where it is not installed."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def from_an_index(module: str) -> bool:
-    """Whether a top-level module was installed from a package index, rather than from a folder or a file (PEP 610)."""
-    names = _distributions().get(module, ())
-    return bool(names) and all(importlib.metadata.distribution(name).read_text(_ORIGIN) is None for name in names)
-
-
-def modules_from(folder: Path) -> set[str]:
-    """Top-level names of the modules of distributions that were installed from a folder or below it (PEP 610)."""
-    found = set()
-    for each in importlib.metadata.distributions():
-        place = (each.read_text(_ORIGIN) or "").partition('"file://')[2].partition('"')[0]
-        if place and Path(unquote(place)).is_relative_to(folder):
-            # What is beside the modules (metadata, scripts) is no identifier.
-            found |= {file.parts[0].partition(".")[0] for file in each.files or ()}
-    return set(filter(str.isidentifier, found))
-
-
-_ORIGIN = "direct_url.json"
-
-
-@functools.cache
-def _distributions() -> Mapping[str, list[str]]:
-    return importlib.metadata.packages_distributions()
 
 
 def _index(top: Path) -> dict[str, tuple[str, str, str]]:

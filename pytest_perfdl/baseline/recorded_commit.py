@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from pytest_perfdl.baseline.code import contents, installed, present
+from pytest_perfdl.baseline.code import contents, present
 from pytest_perfdl.model.record import SHORT_HASH, MeasurementPlan, Record, Scalar
 from pytest_perfdl.model.units import some
+from pytest_perfdl.system.distributions import installed
 from pytest_perfdl.system.git import LOG_SECONDS, git, modified, read, top_of, trouble
 
 # Finds the baseline commit: the one with the code that the baseline was recorded with.

@@ -14,7 +14,6 @@ import shutil
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from pytest_perfdl.machine import proc, processors
@@ -34,6 +33,7 @@ from pytest_perfdl.machine.reference_load import machine_noise
 from pytest_perfdl.machine.state import active_tracer
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.system import clocks
+from pytest_perfdl.system.distributions import installed
 from pytest_perfdl.system.git import git, trouble
 
 # GPU state, from the vendors' command-line tools; no device is opened.
@@ -549,14 +549,6 @@ _WINDOW_SECONDS = 0.5
 """How long other processes are observed: fifty ticks of the kernel."""
 
 
-def installed_version(distribution: str) -> str | None:
-    """Version of an installed distribution, read from its metadata without importing it."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """The machine and project to check."""
@@ -569,7 +561,7 @@ class Place:
     allowed: frozenset[int] = frozenset()
     """CPUs that this process may use; empty to ask the system."""
     run: Runner = run
-    installed: Callable[[str], str | None] = installed_version
+    installed: Callable[[str], str | None] = installed
 
 
 def examine(place: Place, *, timed: bool = True, window_s: float = _WINDOW_SECONDS) -> tuple[MachineFinding, ...]:

@@ -22,6 +22,7 @@ from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.metrics import is_of_device
 from pytest_perfdl.model.record import KERNELS_LOST, Finding
 from pytest_perfdl.model.units import format_quantity, plural
+from pytest_perfdl.system.distributions import installed
 from pytest_perfdl.system.folders import delete_file
 from pytest_perfdl.trace.annotations import MODULE
 
@@ -517,13 +518,12 @@ def _recorded(trace: Trace) -> Generator[Finding, None, None]:
     """What is known of how the installed software records such steps."""
     from pytest_perfdl.analysis.events.operators import doubled_operators
     from pytest_perfdl.analysis.overview.findings import software_problems
-    from pytest_perfdl.machine.fitness import installed_version
     from pytest_perfdl.machine.known_problems import installed_versions
 
     if doubled := doubled_operators(trace):
         yield Finding("note", "doubled-operators", doubled)
     # One finding: a record keeps one of a kind for each call.
-    if lines := software_problems(trace, installed_versions(installed_version)):
+    if lines := software_problems(trace, installed_versions(installed)):
         yield Finding("note", "known-software", "; ".join(lines))
 
 

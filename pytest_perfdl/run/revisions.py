@@ -19,9 +19,7 @@ from pytest_perfdl.baseline.code import (
     MeasuredCode,
     changed_ns,
     contents,
-    from_an_index,
     measured_code,
-    modules_from,
     tracked,
 )
 from pytest_perfdl.baseline.files import Store
@@ -34,6 +32,7 @@ from pytest_perfdl.model.units import some
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.definitions import Redefined, redefined
 from pytest_perfdl.system import clocks
+from pytest_perfdl.system.distributions import from_an_index, modules_from
 from pytest_perfdl.system.git import commit_of, git, modified, read, top_of, tree_of, trouble
 from pytest_perfdl.workers.channel import Origins
 from pytest_perfdl.workers.checkout import Checkout, checked_out, kept_commits, overlay, with_conftests

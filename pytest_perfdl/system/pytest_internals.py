@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import importlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import types
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +21,12 @@ __all__ = [
     "TerminalRepr",
     "complete_subtest",
     "config_of",
+    "entry_point_plugins",
     "find_ini",
     "fixture_functions",
     "fixture_name",
     "forget_ini",
+    "import_plugins",
     "ini_keys",
     "is_at_line_start",
     "keep_around",
@@ -110,6 +117,33 @@ def find_ini(folder: Path) -> tuple[Path, Path | None, Mapping[str, Any]]:
     root, ini, values, *_ = determine_setup(**given)
     # pytest 9 keeps where a value comes from beside it.
     return root, ini, {key: getattr(value, "value", value) for key, value in values.items()}
+
+
+def entry_point_plugins(config: pytest.Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Modules of the plugins that are there because they are installed, and whose assertions pytest rewrites."""
+    plugins = (plugin for plugin, _ in config.pluginmanager.list_plugin_distinfo())
+    modules = dict.fromkeys(plugin.__name__ for plugin in plugins if isinstance(plugin, types.ModuleType))
+    private: Any = config.pluginmanager
+    return tuple(modules), tuple(sorted(getattr(private.rewrite_hook, "_must_rewrite", ())))
+
+
+def import_plugins(modules: Sequence[str], rewritten: Collection[str]) -> None:
+    """Import pytest's own plugins, and these modules of others as pytest does, with their assertions rewritten.
+
+    What cannot be imported is left to pytest, which says why.
+    """
+    from _pytest.config import get_config
+
+    hook: Any = AssertionRewritingHook(get_config())
+    hook._must_rewrite.update(rewritten)
+    sys.meta_path.insert(0, hook)
+    try:
+        for name in modules:
+            with contextlib.suppress(Exception), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                importlib.import_module(name)
+    finally:
+        sys.meta_path.remove(hook)
 
 
 def config_of(values: Mapping[str, Any], args: Sequence[str]) -> pytest.Config:

@@ -377,6 +377,18 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Plugins:
+    """Plugins of pytest that every process of a run loads because they are installed."""
+
+    modules: tuple[str, ...] = ()
+    rewritten: tuple[str, ...] = ()
+    """Packages whose assertions pytest rewrites."""
+
+
+NO_PLUGINS = Plugins()
+
+
+@dataclass(frozen=True, slots=True)
 class LoadModules:
     """To the process that workers are forked from: load these modules."""
 
@@ -386,6 +398,7 @@ class LoadModules:
     """Others that may be loaded by the way; `None` where that is not known yet."""
     preload: tuple[str, ...]
     """As in `WorkerJob`."""
+    plugins: Plugins = NO_PLUGINS
 
 
 @dataclass(frozen=True, slots=True)

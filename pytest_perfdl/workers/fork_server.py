@@ -1,7 +1,8 @@
 """The process from which workers are forked: it imports modules once, then forks on request.
 
-It imports only third-party modules that the test's first processes have also imported, and this package. It has one
-thread and no device, so that a fork is equivalent to a process that has just imported the same modules.
+It imports only third-party modules that the test's first processes have also imported, this package, and pytest's
+plugins. It has one thread and no device, so that a fork is equivalent to a process that has just imported the same
+modules.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from pytest_perfdl.model.errors import ChannelClosed
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.system.import_path import own_imports
+from pytest_perfdl.system.pytest_internals import import_plugins
 from pytest_perfdl.workers import worker
 from pytest_perfdl.workers.channel import Channel, Fork, Forked, LoadModules, ModulesLoaded, Reap, Reaped
 from pytest_perfdl.workers.files_read import NOT_THE_TESTS, is_of_python
@@ -76,6 +78,7 @@ def _load(wanted: LoadModules, groups: dict[str, tuple[str, ...]]) -> str:
     with own_imports():
         for name in wanted.preload:
             importlib.import_module(name)
+    import_plugins(wanted.plugins.modules, wanted.plugins.rewritten)
     before, frozen = set(sys.modules), gc.get_freeze_count()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -23,11 +23,15 @@ import pytest
 
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, ForkError
 from pytest_perfdl.system import clocks, processes
-from pytest_perfdl.workers.channel import Fork, LoadModules, Reap, Shown, pair
+from pytest_perfdl.workers.channel import NO_PLUGINS, Fork, LoadModules, Plugins, Reap, Shown, pair
 from pytest_perfdl.workers.process import boot, environment, import_texts
 
 USED_BY_WORKERS = (
     "pytest_perfdl.analysis",
+    "pytest_perfdl.analysis.account.parts",
+    "pytest_perfdl.analysis.efficiency.roofline",
+    "pytest_perfdl.analysis.overview.device",
+    "pytest_perfdl.analysis.overview.findings",
     "pytest_perfdl.fixture",
     "pytest_perfdl.hookspecs",
     "pytest_perfdl.measure.counted_pass",
@@ -106,10 +110,13 @@ class Forks:
     ----------
     preload
         Our own modules that workers import.
+    plugins
+        Of pytest.
     """
 
-    def __init__(self, preload: tuple[str, ...] = ()) -> None:
+    def __init__(self, preload: tuple[str, ...] = (), plugins: Plugins = NO_PLUGINS) -> None:
         self._preload = preload
+        self._plugins = plugins
         self._pool: list[ForkParent] = []
         """Those of rounds; all of them load the same."""
         self._first: ForkParent | None = None
@@ -157,7 +164,9 @@ class Forks:
             self._keep(first=parent)
             return parent
         all_loaded = all(each.is_loaded for each in serving)
-        if len(serving) < PARENTS and all_loaded and (wait or (parent.rounds + 1) % ROUNDS_IN_A_ROW == 0):
+        # Not in the last of these rounds: a test may end with it.
+        in_turn = parent.rounds > 0 and parent.rounds % ROUNDS_IN_A_ROW == 0
+        if len(serving) < PARENTS and all_loaded and (wait or in_turn):
             with contextlib.suppress(ForkError):
                 self._begin(wanted, threads, beside=serving)
         parent.rounds += 1
@@ -213,7 +222,7 @@ class Forks:
         """Start another one for rounds, beside those that serve already."""
         variables = environment(threads)
         try:
-            parent = ForkParent(wanted, variables, self._preload)
+            parent = ForkParent(wanted, variables, self._preload, self._plugins)
         except ForkError as error:
             self._unfit[wanted, _surroundings(variables)] = str(error)
             raise
@@ -233,9 +242,9 @@ class Forks:
         return [parent for parent in dict.fromkeys((*self._pool, self._first)) if parent is not None]
 
 
-def last_loaded(cache: pytest.Cache | None, threads: int, *, start: str) -> Forks:
+def last_loaded(cache: pytest.Cache | None, threads: int, *, start: str, plugins: Plugins = NO_PLUGINS) -> Forks:
     """The parents of a run: the first one begins to load what the last run's tests loaded, as pytest's cache says."""
-    forks = Forks(USED_BY_WORKERS)
+    forks = Forks(USED_BY_WORKERS, plugins)
     kept = cache.get(_CACHE, []) if cache is not None and start != "fresh" else []
     with contextlib.suppress(TypeError, ValueError):
         if modules := tuple((str(name), str(file)) for name, file in kept):
@@ -273,7 +282,13 @@ class ForkParent:
         When it cannot be started.
     """
 
-    def __init__(self, wanted: Common, variables: Mapping[str, str], preload: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        wanted: Common,
+        variables: Mapping[str, str],
+        preload: tuple[str, ...],
+        plugins: Plugins = NO_PLUGINS,
+    ) -> None:
         if problem := unsupported():
             raise ForkError(problem)
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the parent
@@ -308,7 +323,7 @@ class ForkParent:
         """Whether every message so far was answered."""
         # One that has ended already is noticed when its answer is waited for.
         with contextlib.suppress(ChannelClosed, OSError):
-            self._tell(LoadModules(wanted.modules, wanted.allowed, preload))
+            self._tell(LoadModules(wanted.modules, wanted.allowed, preload, plugins))
 
     def load(self) -> None:
         """Wait until the modules are loaded.

@@ -18,8 +18,10 @@ from pytest_perfdl.model.errors import WorkerDied, WorkerTimeout
 from pytest_perfdl.model.launch import Launch
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.system import clocks
+from pytest_perfdl.system.distributions import from_an_index
 from pytest_perfdl.system.import_path import own_path
-from pytest_perfdl.workers.channel import Broken, CallStarted, PhaseReport, Reply, Stopped, WorkerJob
+from pytest_perfdl.system.pytest_internals import entry_point_plugins
+from pytest_perfdl.workers.channel import Broken, CallStarted, PhaseReport, Plugins, Reply, Stopped, WorkerJob
 from pytest_perfdl.workers.interpreter import Interpreter
 from pytest_perfdl.workers.launcher import START_SECONDS, RankLauncher
 from pytest_perfdl.workers.process import GRACE_SECONDS, describe_exit, environment, import_texts
@@ -441,6 +443,21 @@ def plugin_packages(config: pytest.Config) -> frozenset[str]:
     plugins = config.pluginmanager.get_plugins()
     names = (getattr(plugin, "__name__", None) or type(plugin).__module__ for plugin in plugins)
     return frozenset(name.partition(".")[0] for name in names)
+
+
+def early_plugins(config: pytest.Config) -> Plugins:
+    """Plugins that processes may load before they know their test: those that no side of a comparison has of its own.
+
+    What comes from a folder, as the repository's own installation does, or is beside the tests by name, is none.
+    """
+    modules, rewritten = entry_point_plugins(config)
+    places = [folder / part for folder in (config.rootpath, config.invocation_params.dir) for part in ("", "src")]
+
+    def may_be_own(top: str) -> bool:
+        return not from_an_index(top) or any((place / name).exists() for place in places for name in (top, f"{top}.py"))
+
+    own = {top for top in {name.partition(".")[0] for name in modules} if may_be_own(top)}
+    return Plugins(tuple(name for name in modules if name.partition(".")[0] not in own), rewritten)
 
 
 def exempt_from_timeout(item: pytest.Item) -> None:

@@ -6,13 +6,12 @@ import os
 import subprocess
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from making import record, timed
 
 from pytest_perfdl.baseline import code as code_module
-from pytest_perfdl.baseline.code import from_an_index, hashes, measured_code, packages, present
+from pytest_perfdl.baseline.code import hashes, measured_code, present
 from pytest_perfdl.baseline.recorded_commit import BaselineCode, code_of, few, having, pair_of
 from pytest_perfdl.model.record import Code, Key, Occasion
 from pytest_perfdl.system.git import trouble
@@ -528,12 +527,6 @@ def test_code_that_changes_later_is_noticed(repository):
     assert changed() == ("new.py",)
 
 
-def test_packages_are_noted_with_their_versions():
-    found = packages(["numpy", "_pytest", "pytest", "no_such_module", "numpy"])
-    assert list(found) == ["numpy", "pytest"]
-    assert found["pytest"] == pytest.__version__
-
-
 def test_present_files_of_a_record(repository):
     base = repository.recorded()
     assert present(repository.root, base.code.files) == base.code.files
@@ -584,12 +577,3 @@ def test_a_library_decides_which_commit_it_is(repository):
     repository.write("lib/w.so", "fast")
     repository.commit()
     assert code_of(base, repository.root / "baselines/test.json", repository.root).commit == slow
-
-
-def test_what_comes_from_a_package_index(monkeypatch):
-    origins = {"indexed": None, "local": '{"url": "file:///here"}'}
-    names = {"demo": ["indexed"], "mine": ["local"], "both": ["indexed", "local"]}
-    monkeypatch.setattr(code_module, "_distributions", lambda: names)
-    found = lambda name: SimpleNamespace(read_text=lambda _: origins[name])  # noqa: E731
-    monkeypatch.setattr(code_module.importlib.metadata, "distribution", found)
-    assert [name for name in (*names, "unknown") if from_an_index(name)] == ["demo"]

@@ -96,7 +96,7 @@ def test_what_is_known_of_the_installed_software_is_in_the_record(monkeypatch, t
     twice = [x("aten::mul", start, length) for start in range(0, 60, 10) for length in (8, 4)]
     found = trace(step(1, 0, 100), *twice, launch(70, 1, 1), kernel("gemm", 75, 9, 1))
     packages = {"torch": "2.9.0", "nvidia-cuda-cupti-cu12": "12.8.90"}
-    monkeypatch.setattr("pytest_perfdl.machine.fitness.installed_version", packages.get)
+    monkeypatch.setattr(profiled_pass, "installed", packages.get)
     monkeypatch.setattr(profiled_pass, "record", recorded)
     monkeypatch.setattr(profiled_pass, "read_written", lambda _: found)
     monkeypatch.setattr(profiled_pass.device, "activity", lambda: ProfilerActivity.CUDA)

@@ -120,7 +120,9 @@ def test_either_side_has_its_own_module_of_a_name(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     for name in ("statistics", "colorsys"):
         (tmp_path / f"{name}.py").write_text("OWN = True\n")
-        monkeypatch.delitem(sys.modules, name, raising=False)
+        # Put back afterwards, also where nobody has imported it before.
+        monkeypatch.setitem(sys.modules, name, sys)
+        del sys.modules[name]
     import statistics as first
 
     with own_imports():

@@ -132,11 +132,11 @@ def import_plugins(modules: Sequence[str], rewritten: Collection[str]) -> None:
 
     What cannot be imported is left to pytest, which says why.
     """
+    from _pytest.assertion import install_importhook
     from _pytest.config import get_config
 
-    hook: Any = AssertionRewritingHook(get_config())
+    hook: Any = install_importhook(get_config())
     hook._must_rewrite.update(rewritten)
-    sys.meta_path.insert(0, hook)
     try:
         for name in modules:
             with contextlib.suppress(Exception), warnings.catch_warnings():

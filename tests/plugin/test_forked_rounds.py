@@ -4,10 +4,11 @@ import json
 import os
 import signal
 from importlib.util import find_spec
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from plugin.project import NOT_JUDGED, SHORT, alive, until
+from plugin.project import NOT_JUDGED, SHORT, alive, commit, make_repository, until
 
 from pytest_perfdl.run.measurement import MOST_REDRAWS
 from pytest_perfdl.workers.forks import unsupported
@@ -100,6 +101,59 @@ def test_a_plugin_that_a_library_imports_does_not_end_a_forked_process(project):
     assert run.code == 0, run.output
     told = json.loads((project.root / "rounds.json").read_text())
     assert (told["start"], told["why"]) == (["forked"] * 2, "")
+
+
+ROOT = str(Path(__file__).resolve().parents[2])
+PLUGIN = """
+    import os
+
+    LOADED_BY = os.getpid()
+
+
+    def compare():
+        assert [1] == [2]
+    """
+WITH_PLUGIN = """
+    import os
+
+    import odd_plugin
+    import pytest
+    import torch
+
+
+    @pytest.mark.perf
+    def test_step(perf):
+        with pytest.raises(AssertionError) as found:
+            odd_plugin.compare()
+        with open("notes.txt", "a") as notes:
+            print(odd_plugin.LOADED_BY == os.getpid(), "[1] == [2]" in str(found.value), file=notes)
+        perf(torch.ones(8).sum)
+    """
+
+
+@pytest.mark.parametrize("origin, early", [(None, True), ('{"url": "file:///here"}', False)], ids=["index", "folder"])
+def test_plugins_from_an_index_are_loaded_before_processes_are_forked(origin, early, project, tmp_path):
+    """Those from folders may be the repository's own, of which each side has another."""
+    site = tmp_path / "site-packages"
+    info = site / "odd_plugin-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-plugin\nVersion: 1.0\n")
+    (info / "RECORD").write_text("odd_plugin.py,,\n")
+    (info / "entry_points.txt").write_text("[pytest11]\nodd = odd_plugin\n")
+    (site / "odd_plugin.py").write_text(dedent(PLUGIN))
+    if origin:
+        (info / "direct_url.json").write_text(origin)
+    project.write("test_speed.py", WITH_PLUGIN)
+    project.write(".gitignore", "notes.txt\noutput-*\nperf-report/\n")
+    make_repository(project.root)
+    commit(project, "one")
+    run = project.run(*SHORT, "--perf-against=HEAD", "-v", autoload=True, PYTHONPATH=os.pathsep.join([str(site), ROOT]))
+    assert "forked processes; pinned" in " ".join(run.output.split()), run.output
+    notes = [line.split() for line in (project.root / "notes.txt").read_text().splitlines()]
+    assert {rewritten for _, rewritten in notes} == {"True"}
+    # The working tree's first process, and its side of every round.
+    assert len(notes) > 3
+    assert all(own == str(not early) for own, _ in notes[1:])
 
 
 def test_a_test_that_changes_the_environment_first_is_started(project):

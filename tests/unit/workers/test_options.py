@@ -2,11 +2,13 @@
 
 import fnmatch
 import threading
+import types
 from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.workers.job import _DENIED_OF_PLUGINS, plugin_packages, worker_options
+from pytest_perfdl.workers import job
+from pytest_perfdl.workers.job import _DENIED_OF_PLUGINS, early_plugins, plugin_packages, worker_options
 from pytest_perfdl.workers.process import environment
 
 GIVEN = {
@@ -131,6 +133,19 @@ def test_every_pattern_is_one_of_an_option_that_there_is(package, pytester, monk
     assert package in plugin_packages(config)
     for pattern in _DENIED_OF_PLUGINS[package]:
         assert fnmatch.filter(vars(config.option), pattern), pattern
+
+
+def test_plugins_that_may_be_the_repository_s_own_are_not_loaded_early(pytester, monkeypatch):
+    """By name: what is in the root folder or in `src`, and what was not installed from an index."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    plugins = [(types.ModuleType(name), None) for name in ("indexed.plugin", "local", "here.plugin", "src_here")]
+    config = pytester.parseconfig()
+    monkeypatch.setattr(config.pluginmanager, "list_plugin_distinfo", lambda: [*plugins, (object(), None)])
+    monkeypatch.setattr(job, "from_an_index", lambda top: top != "local")
+    pytester.mkpydir("here")
+    pytester.mkdir("src")
+    (pytester.path / "src/src_here.py").touch()
+    assert early_plugins(config).modules == ("indexed.plugin",)
 
 
 def test_conftest_files_above_the_project_are_not_a_workers():

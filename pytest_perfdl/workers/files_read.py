@@ -373,7 +373,9 @@ class Reads:
             if event in _EVENTS:
                 if event in _WALKS:
                     # Counted passes look for tensors, after the timed steps.
-                    self.object_walks += not sys._getframe(1).f_globals.get("__name__", "").startswith(_OURS)
+                    caller = sys._getframe().f_back
+                    ours = caller is not None and str(caller.f_globals.get("__name__")).startswith(_OURS)
+                    self.object_walks += not ours
                 else:
                     self._opened(args)
 

@@ -18,8 +18,8 @@ _ORIGIN = "direct_url.json"
 
 def packages(imported: Iterable[str]) -> dict[str, str]:
     """Distributions that hold some top-level modules: name -> version, sorted."""
-    found = {each.metadata["Name"]: each.version for module in imported for each in _holders().get(module, ())}
-    return dict(sorted(found.items()))
+    names = set[str]().union(*map(_names, imported))
+    return {name: version for name in sorted(names) if (version := installed(name)) is not None}
 
 
 def installed(name: str) -> str | None:
@@ -32,8 +32,8 @@ def installed(name: str) -> str | None:
 
 def from_an_index(module: str) -> bool:
     """Whether a top-level module was installed from a package index, rather than from a folder or a file (PEP 610)."""
-    holders = _holders().get(module, ())
-    return bool(holders) and all(each.read_text(_ORIGIN) is None for each in holders)
+    names = _names(module)
+    return bool(names) and all(importlib.metadata.distribution(name).read_text(_ORIGIN) is None for name in names)
 
 
 def modules_from(folder: Path) -> set[str]:
@@ -45,6 +45,11 @@ def modules_from(folder: Path) -> set[str]:
             # What is beside the modules (metadata, scripts) is no identifier.
             found |= {file.parts[0].partition(".")[0] for file in each.files or ()}
     return set(filter(str.isidentifier, found))
+
+
+def _names(module: str) -> set[str]:
+    """Names of the distributions that hold a module: of several with one name, the first on the path counts."""
+    return {each.metadata["Name"] for each in _holders().get(module, ())}
 
 
 @functools.cache

@@ -48,6 +48,18 @@ def test_modules_of_what_is_installed_here_are_those_that_the_library_finds():
         assert set(packages([module])) == set(theirs[module]), module
 
 
+def test_of_two_distributions_with_one_name_the_first_on_the_path_counts(site, tmp_path, monkeypatch):
+    site("demo", RECORD="demo/a.py,,\n")
+    later = tmp_path / "later/demo-1.4.dist-info"
+    later.mkdir(parents=True)
+    (later / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.4\n")
+    (later / "RECORD").write_text("demo/a.py,,\n")
+    (later / "direct_url.json").write_text('{"url": "file:///here"}')
+    monkeypatch.setattr(sys, "path", [*sys.path, str(later.parent)])
+    assert packages(["demo"]) == {"demo": "1.5"}
+    assert from_an_index("demo")
+
+
 def test_what_comes_from_a_package_index(site):
     local = '{"url": "file:///here"}'
     site("demo", RECORD="indexed/a.py,,\n")

@@ -42,9 +42,8 @@ def modules_from(folder: Path) -> set[str]:
     for each in importlib.metadata.distributions():
         place = (each.read_text(_ORIGIN) or "").partition('"file://')[2].partition('"')[0]
         if place and Path(unquote(place)).is_relative_to(folder):
-            # What is beside the modules (metadata, scripts) is no identifier.
-            found |= {file.parts[0].partition(".")[0] for file in each.files or ()}
-    return set(filter(str.isidentifier, found))
+            found |= _modules(each)
+    return set(filter(str.isidentifier, found))  # What is beside the modules (metadata, scripts) is no identifier.
 
 
 def _names(module: str) -> set[str]:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -218,7 +219,13 @@ class Processes:
                 parent=parent,
                 interpreter=interpreter,
             )
-        remote = RemoteTest(test.item, worker, lambda call: undisturbed(script(call), self._forks.hold), forward=first)
+        remote = RemoteTest(
+            test.item,
+            worker,
+            lambda call: undisturbed(script(call), self._forks.hold),
+            forward=first,
+            judge=partial(self._forks.judge, parent) if cold and parent is not None else bool,
+        )
         self._running = [*(each for each in self._running if not each.over), remote]
         return remote
 

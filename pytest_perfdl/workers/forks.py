@@ -122,11 +122,9 @@ class Forks:
         self._first: ForkParent | None = None
         self._unfit: dict[object, str] = {}
         """By kind of fork server, why this kind cannot be used."""
-
-    @property
-    def roots(self) -> tuple[tuple[str, str], ...]:
-        """Modules, with their files, whose import loaded all that first processes are forked with."""
-        return () if self._first is None else self._first.roots
+        self.roots: tuple[tuple[str, str], ...] | None = None
+        """Modules, with their files, whose import loaded all that the last first process was forked with that was like
+        a new one; empty if none was, `None` as long as none was forked."""
 
     def prepare(self, wanted: Common, threads: int) -> None:
         """Have a parent load what `parent` will probably be asked for, while something else is waited for.
@@ -187,12 +185,20 @@ class Forks:
         now = _surroundings(environment(threads))
         for parent in reversed(self._parents()):
             with contextlib.suppress(ForkError):
-                if parent.fits(now) and self._loaded(parent).roots:
+                if not parent.refused and parent.fits(now) and self._loaded(parent).roots:
                     self._keep(first=parent)
                     return parent
         if otherwise is None:
             raise ForkError("nothing is known of what the test loads")
         return self.parent(otherwise, threads, first=True)
+
+    def judge(self, parent: ForkParent, like_new: bool) -> None:
+        """Note whether a first process that was forked from a parent was like a new one."""
+        if like_new:
+            self.roots = parent.roots
+        elif not self.roots:
+            self.roots = ()
+        parent.refused = not like_new and parent.refused is not False
 
     def close(self) -> None:
         """End the parents, and with them what is still forked from them."""
@@ -254,7 +260,7 @@ def last_loaded(cache: pytest.Cache | None, threads: int, *, start: str, plugins
 
 def keep_loaded(cache: pytest.Cache | None, forks: Forks) -> None:
     """Note in pytest's cache what the tests of a run loaded."""
-    if cache is not None and forks.roots:
+    if cache is not None and forks.roots is not None:
         cache.set(_CACHE, [list(each) for each in forks.roots])
 
 
@@ -312,6 +318,8 @@ class ForkParent:
         self.wanted = wanted
         self.rounds = 0
         """Rounds that were forked from it."""
+        self.refused: bool | None = None
+        """Whether first processes were forked from it and none was like a new one; `None` if none was forked."""
         self.surroundings = _surroundings(variables)
         self.roots: tuple[tuple[str, str], ...] = ()
         """Modules that were imported, with their files; the others that are loaded came with these."""

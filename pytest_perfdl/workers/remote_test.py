@@ -54,14 +54,25 @@ class RemoteTest:
     forward
         Whether to hand warnings, subtests, properties and marks to this process's pytest: wanted of the first
         of several repeats only.
+    judge
+        Is told in every call whether the process is like a new one, as far as it can tell.
     """
 
-    def __init__(self, item: pytest.Item, worker: AnyWorker, script: Callable[[Any], Script], *, forward: bool) -> None:
+    def __init__(
+        self,
+        item: pytest.Item,
+        worker: AnyWorker,
+        script: Callable[[Any], Script],
+        *,
+        forward: bool,
+        judge: Callable[[bool], object] = bool,
+    ) -> None:
         self._item = item
         self._worker = worker
         self._make_script = script
         self._script: Script | None = None
         self._forward = forward
+        self._judge = judge
         self._held: list[ExtraReport | RecordedWarning] = []
         """What pytest in this process is to be told, in order."""
         self.waits = False
@@ -170,6 +181,7 @@ class RemoteTest:
                     self._held.append(message)
             case CallStarted():
                 self.calls.append(message.call)
+                self._judge(True)
                 self._script = self._make_script(message.call)
                 self._proceed(None)
             case Reply():
@@ -184,6 +196,7 @@ class RemoteTest:
                 self.shown = message
             case Unlike():
                 self.unlike = message.reason
+                self._judge(False)
             case Broken():
                 self.end(gently=False)
                 raise (TestAbsent if message.absent else WorkerDied)(message.text)

@@ -421,6 +421,20 @@ def test_first_processes_are_forked_unless_new_ones_would_load_other_modules(pro
     assert [line.split()[1] for line in (project.root / "notes.txt").read_text().splitlines()[3:]] == ["started"] * 2
 
 
+def test_what_no_test_loads_any_more_is_not_loaded_again(project):
+    cache = ".pytest_cache/v/perfdl/modules"
+    project.write(cache, json.dumps([[name, find_spec(name).origin] for name in ("networkx", "torch")]))
+    for name in "ab":
+        project.write(f"test_{name}.py", FIRST.replace("IMPORT", "import torch").replace("NAME", name))
+    for notes in (["forked a", "started a", "forked b"], ["forked a", "forked b"]):
+        (project.root / "notes.txt").unlink(missing_ok=True)
+        run = project.run("--perf", *NOT_JUDGED, "-p", "no:randomly")
+        assert run.code == 0, run.output
+        lines = (project.root / "notes.txt").read_text().splitlines()
+        assert [line.partition(" ")[2] for line in lines] == notes
+        assert [name for name, _ in json.loads((project.root / cache).read_text())] == ["torch"]
+
+
 def test_a_test_that_fails_in_a_fork_alone_is_measured_in_a_new_process(project):
     text = IN_FORKS.replace("WHAT", "assert False, 'not in a fork'")
     project.write("test_speed.py", text.replace("import pytest\n", "import pytest\n    import torch\n"))

@@ -1,6 +1,7 @@
 """Forking workers: what is refused, and how a forked process is watched. The modules that are loaded are small ones."""
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -318,7 +319,7 @@ def test_the_parent_that_is_there_serves_first_processes_and_rounds_that_load_wh
     with pytest.raises(ForkError, match="nothing is known"):
         shelf.present(None, 1)
     parent = shelf.present(Common((first,), None), 1)
-    assert parent.roots == shelf.roots == (first,)
+    assert parent.roots == (first,)
     assert shelf.present(Common((second,), None), 1) is shelf.present(None, 1) is parent
     assert shelf.parent(Common((first, by_the_way), ()), 1) is parent
     assert shelf.parent(Common((first,), (by_the_way, second)), 1) is parent
@@ -375,7 +376,10 @@ def test_a_run_loads_beforehand_what_the_last_one_loaded(library):
         forks.parent(Common((first,), (by_the_way,)), 1)
         keep_loaded(cache, forks)
         assert cache.kept == {}, "what rounds are forked from may have loaded more than a test does before its calls"
-        forks.parent(Common((first,), (by_the_way,)), 1, first=True)
+        parent = forks.parent(Common((first,), (by_the_way,)), 1, first=True)
+        keep_loaded(cache, forks)
+        assert cache.kept == {}, "no first process was forked"
+        forks.judge(parent, like_new=True)
         keep_loaded(cache, forks)
     finally:
         forks.close()
@@ -385,6 +389,19 @@ def test_a_run_loads_beforehand_what_the_last_one_loaded(library):
         assert later.parent(Common((first, by_the_way), ()), 1) is later.present(None, 1)
     finally:
         later.close()
+
+
+@pytest.mark.parametrize("likes", list(itertools.product([False, True], repeat=3)))
+def test_a_parent_that_all_first_processes_refused_is_neither_asked_again_nor_kept(library, shelf, likes):
+    (first,) = library(first_lib="")
+    parent, cache = shelf.present(Common((first,), None), 1), Cache([["old_lib", "/lib/old_lib.py"]])
+    for count, like in enumerate(likes, start=1):
+        shelf.judge(parent, like)
+        keep_loaded(cache, shelf)
+        accepted = any(likes[:count])
+        assert cache.kept == {"perfdl/modules": [list(first)] if accepted else []}
+        with contextlib.nullcontext() if accepted else pytest.raises(ForkError, match="nothing is known"):
+            assert shelf.present(None, 1) is parent
 
 
 @pytest.mark.parametrize("kept", [None, [], 3, "text", [3], [["gone_lib", "/lib/gone_lib.py"]], {"a": 1}])

@@ -23,7 +23,7 @@ from pytest_perfdl.results.verdict import Judgement
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.definitions import Touched, source_diffs, touched
-from pytest_perfdl.run.paired_rounds import RoundSide, failure, finish
+from pytest_perfdl.run.paired_rounds import RoundSide, run_pass
 from pytest_perfdl.workers.channel import Origins
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.remote_test import Script
@@ -125,13 +125,9 @@ def _account(context: RunContext, test: PerfTest, side: RoundSide, call: str, *,
     def script(info: CallInfo) -> Script:
         return attribution(info, call, growth=growth)
 
-    remote = context.processes.start(test, script, checkout=side.checkout, against=side.against, attribute=True)
-    finish(remote, "records allocations")
+    remote = run_pass(context, test, side, script, "recording allocations", attribute=True)
     if mistake := context.revisions.mistaken(remote.origins, side.checkout, side.against):
         raise SideError(mistake, invalid=False)
-    if text := failure(remote, context.config):
-        what = f"the test failed on the {side.label} side while recording allocations"
-        raise SideError(f"{what}\n{text}", invalid=False)
     found: MemoryAccount | None = next((account for account in remote.results if account is not None), None)
     if found is None:
         raise SideError(f"the test makes no perf(...) call {call!r} on the {side.label} side", invalid=False)

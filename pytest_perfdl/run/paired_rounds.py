@@ -7,12 +7,14 @@ other, in the same random order.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import random
 import sys
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -503,12 +505,7 @@ def parts_of(
         seconds = context.step_seconds
         return explanation(plan, info, str(context.processes.scratch), seconds=seconds, loops=test.loops)
 
-    remote = context.processes.start(test, script, checkout=side.checkout, against=side.against)
-    finish(remote, "records Python stacks")
-    if text := failure(remote, context.config):
-        raise SideError(
-            f"the test failed on the {side.label} side while recording Python stacks\n{text}", invalid=False
-        )
+    remote = run_pass(context, test, side, script, "recording Python stacks")
     found = {result.call: _parts_of_rank(result, (ranks or {}).get(result.call, 0)) for result in remote.results}
     return {call: parts for call, parts in found.items() if parts is not None}
 
@@ -526,10 +523,7 @@ def cases_of(context: RunContext, test: PerfTest, side: RoundSide) -> tuple[Call
         plan = replace(test.plan, period=info.period)
         return table_pilot(plan, info, chosen_cases(context, info), seconds=context.settings.budget / 2)
 
-    remote = context.processes.start(test, script, side=side.variant)
-    finish(remote, f"measures every case of the {side.label} alternative")
-    if text := failure(remote, context.config):
-        raise SideError(f"the test failed on the {side.label} side\n{text}", invalid=False)
+    remote = run_pass(context, test, side, script, "measuring every case")
     return table_call(remote.results)
 
 
@@ -547,20 +541,55 @@ def chosen_cases(context: RunContext, info: CallInfo) -> list[str]:
     return chosen
 
 
-def finish(remote: RemoteTest, does: str) -> None:
-    """Run a process that is not of a round to its end; `does` says what it is for.
+def run_pass(
+    context: RunContext,
+    test: PerfTest,
+    side: RoundSide,
+    script: Callable[[CallInfo], Script],
+    doing: str,
+    *,
+    attribute: bool = False,
+) -> RemoteTest:
+    """Run a test on one side in a process that is not of a round: forked if the one before was, and if the test passes.
+
+    Parameters
+    ----------
+    doing
+        What the process is for.
+    attribute
+        See `Processes.start`.
 
     Raises
     ------
     SideError
-        It dies, or does not end in time.
+        The test fails on that side, or the process dies or does not end in time.
     """
+    start = partial(
+        context.processes.start,
+        test,
+        script,
+        checkout=side.checkout,
+        against=side.against,
+        side=side.variant,
+        attribute=attribute,
+    )
+    where = f"on the {side.label} side while {doing}"
     try:
+        if fork := context.processes.last_fork(test):
+            with contextlib.suppress(WorkerDied, ForkError):
+                remote = start(parent=fork.parent, unfrozen=fork.unfrozen)
+                remote.finish()
+                if not failure(remote, context.config):
+                    return remote
+        remote = start()
         remote.finish()
     except WorkerTimeout:
-        raise SideError(f"the process that {does} did not finish in time", invalid=False) from None
+        raise SideError(f"the test did not finish in time {where}", invalid=False) from None
     except WorkerDied as error:
         raise SideError(str(error), invalid=False) from None
+    if text := failure(remote, context.config):
+        raise SideError(f"the test failed {where}\n{text}", invalid=False)
+    return remote
 
 
 def _parts_of_rank(result: ExplainedResult, rank: int) -> StepParts | None:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def undisturbed(script: Script, hold: Callable[[bool], object]) -> Script:
         return stop.value
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a process was started: see `Processes.start`."""
+
+    nodeid: str
+    parent: ForkParent | None
+    unfrozen: bool
+
+
 class Processes:
     """Starts the workers of a run, and ends those that are left.
 
@@ -78,6 +88,7 @@ class Processes:
         self._forks = forks or Forks(USED_BY_WORKERS)
         self._running: list[RemoteTest] = []
         self._numbers = itertools.count(1)
+        self._last: Start | None = None
         self._last_start = 0.0
         self._compiled: dict[tuple[str, str], Path] = {}
         """What was compiled for each side of a test, by its node id and the folder of its code."""
@@ -141,6 +152,7 @@ class Processes:
         """
         config, settings, top = self._config, self._settings, self._revisions.top
         capture = config.getoption("capture", "fd")
+        self._last = Start(test.item.nodeid, parent, unfrozen)
         # pytest makes this folder when a test first asks for one, and removes what is there: no two workers share it.
         basetemp = self.scratch / f"basetemp-{next(self._numbers)}"
         packages = plugin_packages(config)
@@ -274,6 +286,12 @@ class Processes:
             When workers of this test are to be started.
         """
         return self._forks.parent(common(*shown), test.plan.threads, wait=wait)
+
+    def last_fork(self, test: PerfTest) -> Start | None:
+        """How the last process was forked, if it was one of this test, and if another one can be forked in this way."""
+        last = self._last
+        can = last is not None and last.nodeid == test.item.nodeid and last.parent is not None and last.parent.alive
+        return last if can else None
 
     def end(self, *, gently: bool) -> None:
         """End every worker that is still alive; gently, as Ctrl-C would, with its fixtures torn down."""

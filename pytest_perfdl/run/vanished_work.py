@@ -15,7 +15,7 @@ from pytest_perfdl.model.record import KERNELS_LOST, Call, Finding, metric_name
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
-from pytest_perfdl.run.paired_rounds import failure, finish
+from pytest_perfdl.run.paired_rounds import RoundSide, run_pass
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.remote_test import Script
 
@@ -44,9 +44,10 @@ def with_vanished_work(
         return judgement
     context.progress.start("comparing the first step", test.item.nodeid)
     try:
-        found = _measure_steps(context, test, None, against=checkout)
+        found = _measure_steps(context, test, RoundSide("head", against=checkout))
+        base_side = RoundSide("base", checkout)
         unfinished = any(each.pending for each in found)
-        before = {each.call: each.pending for each in _measure_steps(context, test, checkout)} if unfinished else {}
+        before = {each.call: each.pending for each in _measure_steps(context, test, base_side)} if unfinished else {}
     except SideError as error:
         note = unmeasured("no-first-step", "what the first step does", str(error).partition("\n")[0])
         return judgement.with_findings(note)
@@ -99,10 +100,8 @@ def _judge_changed(judgement: Judgement, names: Container[str], why: str) -> Jud
     return replace(judgement, verdict="changed", reason=reason, metrics=metrics, integrity=integrity)
 
 
-def _measure_steps(
-    context: RunContext, test: PerfTest, checkout: Checkout | None, against: Checkout | None = None
-) -> list[FirstAndLater]:
-    """What the first step of a process does, and what later ones do, by call.
+def _measure_steps(context: RunContext, test: PerfTest, side: RoundSide) -> list[FirstAndLater]:
+    """What the first step of a side's process does, and what later ones do, by call.
 
     Raises
     ------
@@ -115,10 +114,7 @@ def _measure_steps(
         scratch = str(context.processes.scratch)
         return first_and_later(plan, info, scratch, seconds=context.step_seconds, loops=test.loops)
 
-    remote = context.processes.start(test, script, checkout=checkout, against=against)
-    finish(remote, "looks at the first step")
-    if text := failure(remote, context.config):
-        raise SideError(f"the test failed while its first step was looked at\n{text}", invalid=False)
+    remote = run_pass(context, test, side, script, "comparing its first step with later ones")
     damaged = (each for found in remote.results for side in (found.first, found.later) for each in side.findings)
     if broken := next((each for each in damaged if each.level == "invalid" or each.code == KERNELS_LOST), None):
         raise SideError(broken.message, invalid=False)

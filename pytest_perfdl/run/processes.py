@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from pytest_perfdl.system import clocks, folders
 from pytest_perfdl.system.folders import Folder
 from pytest_perfdl.workers.channel import Shown, WorkerJob
 from pytest_perfdl.workers.checkout import Checkout
+from pytest_perfdl.workers.files_read import SEEDED
 from pytest_perfdl.workers.forks import USED_BY_WORKERS, Common, ForkParent, Forks, common, keep_loaded
 from pytest_perfdl.workers.job import Job, plugin_packages, worker_options
 from pytest_perfdl.workers.process import AnyWorker, Worker
@@ -49,6 +51,15 @@ def undisturbed(script: Script, hold: Callable[[bool], object]) -> Script:
             reply = yield command
     except StopIteration as stop:
         return stop.value
+
+
+def _of_torch() -> Common | None:
+    """What a test that imports torch loads at least, if this process has imported it."""
+    if "torch" not in sys.modules:
+        return None
+    names = ("torch", SEEDED) if "numpy" in sys.modules else ("torch",)
+    files = {name: spec.origin for name in names if (spec := find_spec(name)) is not None}
+    return Common(tuple((name, file) for name, file in files.items() if file), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +279,10 @@ class Processes:
         """
         if self._settings.start == "fresh" or test.plan.ranks or self._config.getoption("capture", "fd") != "fd":
             return None
-        file = getattr(sys.modules.get("torch"), "__file__", None)
         with contextlib.suppress(ForkError):
             if shown is not None and not shown.late:
                 return self._forks.parent(common(shown, shown), test.plan.threads, first=True)
-            return self._forks.present(None if file is None else Common((("torch", file),), None), test.plan.threads)
+            return self._forks.present(_of_torch(), test.plan.threads)
         return None
 
     def parent(self, test: PerfTest, shown: tuple[Shown, Shown], *, wait: bool = False) -> ForkParent:

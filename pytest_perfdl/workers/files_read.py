@@ -32,6 +32,8 @@ _FEW = 5
 """Modules that may be loaded beforehand, although the test loads them later or not at all."""
 NOT_THE_TESTS = frozenset(("pytest_perfdl", "pytest", "_pytest", "pluggy"))
 """Packages that every worker loads before its test."""
+SEEDED = "numpy.random"
+"""What seeding loads where numpy is loaded, whether the test uses it or not."""
 _NOTES = ("PYTEST_", "_TORCHINDUCTOR_")
 """How variables begin that pytest keeps for others, and torch's compiler for the code that it writes."""
 _HARMLESS_FINDERS = ("_SixMetaPathImporter", "MetadataPathFinder", "VendorImporter", "_LegacyModuleAliasFinder")
@@ -149,6 +151,8 @@ class Watch(MetaPathFinder):
         may not have asked for them again.
         """
         top = group.partition(".")[0]
+        if group == SEEDED:
+            return top not in self._sought
         return top == group or top not in self._sought or len(members) > _FEW or self._is_compiled(top, members)
 
     def _is_own(self, name: str, module: object) -> bool:

@@ -421,6 +421,30 @@ def test_first_processes_are_forked_unless_new_ones_would_load_other_modules(pro
     assert [line.split()[1] for line in (project.root / "notes.txt").read_text().splitlines()[3:]] == ["started"] * 2
 
 
+PARENT = """
+    import os
+
+    import pytest
+    import torch
+
+
+    @pytest.mark.perf
+    def test_step(perf):
+        with open("notes.txt", "a") as notes:
+            print(os.getpid(), os.getppid(), file=notes)
+        perf(lambda: torch.add(torch.ones(64), 1))
+    """
+
+
+def test_all_processes_of_a_short_recording_are_forked_from_one_parent(project):
+    project.write("test_speed.py", PARENT)
+    run = project.run("--perf-update", "--perf-repeats=3", *SHORT)
+    assert run.code == 0, run.output
+    notes = [line.split() for line in (project.root / "notes.txt").read_text().splitlines()]
+    assert len({process for process, _ in notes}) == 3
+    assert len({parent for _, parent in notes}) == 1
+
+
 def test_what_no_test_loads_any_more_is_not_loaded_again(project):
     cache = ".pytest_cache/v/perfdl/modules"
     project.write(cache, json.dumps([[name, find_spec(name).origin] for name in ("networkx", "torch")]))

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from pytest_perfdl.workers import files_read
 from pytest_perfdl.workers.channel import CallShown, LoadModules
 from pytest_perfdl.workers.files_read import Watch
 from pytest_perfdl.workers.fork_server import _load
@@ -252,6 +253,18 @@ def test_many_modules_that_are_not_asked_for_are_none_of_the_tests(forked, load)
     import zeta_package  # noqa: F401
 
     assert watch.start_call() == "the test has not imported zeta_package.all_of_them"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("import zeta_package", ""), ("pass", "the test has not imported zeta_package.all_of_them")]
+)
+def test_what_seeding_loads_is_none_of_the_tests_where_its_package_is_loaded(forked, load, monkeypatch, text, reason):
+    load("zeta_package.all_of_them")
+    watch = forked("zeta_package.all_of_them")
+    watch._hidden["zeta_package.all_of_them"].__file__ = "/lib/site-packages/zeta_package/all.so"
+    monkeypatch.setattr(files_read, "SEEDED", "zeta_package.all_of_them")
+    exec(text)
+    assert watch.start_call() == reason
 
 
 def test_code_of_the_repository_is_loaded_by_each_side(forked, load):

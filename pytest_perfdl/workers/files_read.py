@@ -151,9 +151,8 @@ class Watch(MetaPathFinder):
         may not have asked for them again.
         """
         top = group.partition(".")[0]
-        if group == SEEDED:
-            return top not in self._sought
-        return top == group or top not in self._sought or len(members) > _FEW or self._is_compiled(top, members)
+        matters = top == group or top not in self._sought or len(members) > _FEW or self._is_compiled(top, members)
+        return matters and group != SEEDED
 
     def _is_own(self, name: str, module: object) -> bool:
         """Whether a module may be code under test, which each side must load itself."""

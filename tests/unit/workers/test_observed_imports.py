@@ -256,7 +256,7 @@ def test_many_modules_that_are_not_asked_for_are_none_of_the_tests(forked, load)
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"), [("import zeta_package", ""), ("pass", "the test has not imported zeta_package.all_of_them")]
+    ("text", "reason"), [("import zeta_package", ""), ("pass", "the test has not imported zeta_package")]
 )
 def test_what_seeding_loads_is_none_of_the_tests_where_its_package_is_loaded(forked, load, monkeypatch, text, reason):
     load("zeta_package.all_of_them")

@@ -161,8 +161,8 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
     settings, test, base = context.settings, measurement.test, baseline.own
     recording = test.options.repeats_for(settings, recording=True)
     checking = test.options.repeats_for(settings, recording=False)
-    if measurement.record().table is not None:
-        # Times of a table are compared in rounds alone: one process says all that is recorded.
+    if settings.compares_sides or measurement.record().table is not None:
+        # Times are compared in rounds alone: one process says all else.
         recording = checking = 1
     writes_one = settings.records(has_baseline=base is not None)
     calibrates = writes_one and settings.calibrate == "auto"

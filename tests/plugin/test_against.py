@@ -99,9 +99,10 @@ def test_a_test_that_the_other_revision_does_not_have_is_new_and_that_is_said(pr
 
 def test_without_peaks_on_times_only_counts_are_judged(project):
     off = ("--perf-limit=step_time:off", "--perf-limit=block_time:off")
-    done, (test,) = run(project, "--perf-against=HEAD", *off)
+    done, (test,) = run(project, "--perf-against=HEAD", *off, "--perf-repeats=3")
     assert test["verdict"] == "unchanged", done.output
     assert "paired round" not in done.output
+    assert test["record"]["occasions"][0]["repeats"] == 1, "no time is compared with the times of repeats"
 
 
 def test_a_regression_that_is_expected_fails_nothing(project):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -53,13 +52,10 @@ def undisturbed(script: Script, hold: Callable[[bool], object]) -> Script:
         return stop.value
 
 
-def _of_torch() -> Common | None:
-    """What a test that imports torch loads at least, if this process has imported it."""
-    if "torch" not in sys.modules:
-        return None
-    names = ("torch", SEEDED) if "numpy" in sys.modules else ("torch",)
-    files = {name: spec.origin for name in names if (spec := find_spec(name)) is not None}
-    return Common(tuple((name, file) for name, file in files.items() if file), None)
+def _least() -> Common:
+    """What every test loads at least, before its first call."""
+    specs = {name: find_spec(name) for name in ("torch", SEEDED)}
+    return Common(tuple((name, spec.origin) for name, spec in specs.items() if spec and spec.origin), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,15 +270,15 @@ class Processes:
         """What to fork the first process of a side from; `None` where it must be started.
 
         It has loaded what the first process of the other side has shown, unless that loaded some of it during its
-        calls: compiling would take a shorter time with it. Otherwise it has loaded what a test before loaded, or torch.
-        The process reports if a new one would not have loaded these before its first call.
+        calls: compiling would take a shorter time with it. Otherwise it has loaded what a test before loaded, or what
+        every test loads. The process reports if a new one would not have loaded these before its first call.
         """
         if self._settings.start == "fresh" or test.plan.ranks or self._config.getoption("capture", "fd") != "fd":
             return None
         with contextlib.suppress(ForkError):
             if shown is not None and not shown.late:
                 return self._forks.parent(common(shown, shown), test.plan.threads, first=True)
-            return self._forks.present(_of_torch(), test.plan.threads)
+            return self._forks.present(_least(), test.plan.threads)
         return None
 
     def parent(self, test: PerfTest, shown: tuple[Shown, Shown], *, wait: bool = False) -> ForkParent:

@@ -284,37 +284,38 @@ def test_why_a_forked_process_could_not_begin_is_said_in_one_line(project):
 
 RECORDED = """
     import os
+    from pathlib import Path
 
     import pytest
-    import torch
+    import LIBRARY
 
 
     @pytest.mark.perf
     def test_step(perf):
-        x = torch.ones(64, 64)
         with open("notes.txt", "a") as notes:
-            print(os.getpid(), os.getppid(), file=notes)
-        perf(lambda: x @ x)
+            command = Path(f"/proc/{os.getppid()}/cmdline").read_text()
+            print(os.getpid(), os.getppid(), "workers.fork_server" in command, file=notes)
+        perf(lambda: LIBRARY.cos(LIBRARY.pi * LIBRARY.ONE))
     """
 
 
-@pytest.mark.parametrize("start", ["auto", "fresh"])
-def test_repeats_that_are_stored_are_forked_but_for_the_first(start, project):
-    project.write("test_speed.py", RECORDED)
+@pytest.mark.parametrize(
+    ("library", "one", "start"), [("torch", "ones(64)", "auto"), ("math", "e", "auto"), ("torch", "ones(64)", "fresh")]
+)
+def test_a_recording_is_forked_from_one_parent_unless_processes_are_started(library, one, start, project):
+    project.write("test_speed.py", RECORDED.replace("ONE", one).replace("LIBRARY", library))
     run = project.run("--perf-update", "--perf-repeats=4", f"--perf-start={start}")
     assert run.code == 0, run.output
     notes = [line.split() for line in (project.root / "notes.txt").read_text().splitlines()]
-    assert 4 <= len({pid for pid, _ in notes}) <= 4 + MOST_REDRAWS, "some may be measured again on a busy machine"
-    first, *others = [parent for _, parent in notes]
-    if start == "fresh":
-        assert set(others) == {first}
-    else:
-        assert first not in others
+    assert 4 <= len({pid for pid, *_ in notes}) <= 4 + MOST_REDRAWS, "some may be measured again on a busy machine"
+    ((_, is_forked),) = {tuple(rest) for _, *rest in notes}
+    assert is_forked == str(start == "auto")
     (baseline,) = (project.root / "baselines").rglob("*.json")
     (call,) = json.loads(baseline.read_text())["calls"]
     series = call["metrics"]
     assert {name: len(each["values"]) for name, each in series.items()} == dict.fromkeys(series, 4)
-    assert len(set(series["ops"]["values"])) == len(set(series["allocations"]["values"])) == 1
+    counts = [each["values"] for name, each in series.items() if name in ("ops", "allocations")]
+    assert [len(set(values)) for values in counts] == [1] * len(counts)
 
 
 COLLECTING = """
@@ -421,30 +422,6 @@ def test_first_processes_are_forked_unless_new_ones_would_load_other_modules(pro
     assert [line.split()[1] for line in (project.root / "notes.txt").read_text().splitlines()[3:]] == ["started"] * 2
 
 
-PARENT = """
-    import os
-
-    import pytest
-    import torch
-
-
-    @pytest.mark.perf
-    def test_step(perf):
-        with open("notes.txt", "a") as notes:
-            print(os.getpid(), os.getppid(), file=notes)
-        perf(lambda: torch.add(torch.ones(64), 1))
-    """
-
-
-def test_all_processes_of_a_short_recording_are_forked_from_one_parent(project):
-    project.write("test_speed.py", PARENT)
-    run = project.run("--perf-update", "--perf-repeats=3", *SHORT)
-    assert run.code == 0, run.output
-    notes = [line.split() for line in (project.root / "notes.txt").read_text().splitlines()]
-    assert len({process for process, _ in notes}) == 3
-    assert len({parent for _, parent in notes}) == 1
-
-
 def test_what_no_test_loads_any_more_is_not_loaded_again(project):
     cache = ".pytest_cache/v/perfdl/modules"
     project.write(cache, json.dumps([[name, find_spec(name).origin] for name in ("networkx", "torch")]))
@@ -456,7 +433,10 @@ def test_what_no_test_loads_any_more_is_not_loaded_again(project):
         assert run.code == 0, run.output
         lines = (project.root / "notes.txt").read_text().splitlines()
         assert [line.partition(" ")[2] for line in lines] == notes
-        assert [name for name, _ in json.loads((project.root / cache).read_text())] == ["torch"]
+        assert [name for name, _ in json.loads((project.root / cache).read_text())] == [
+            "torch",
+            "numpy.random",
+        ]
 
 
 def test_a_test_that_fails_in_a_fork_alone_is_measured_in_a_new_process(project):

@@ -52,10 +52,14 @@ def undisturbed(script: Script, hold: Callable[[bool], object]) -> Script:
         return stop.value
 
 
-def _least() -> Common:
-    """What every test loads at least, before its first call."""
-    specs = {name: find_spec(name) for name in ("torch", SEEDED)}
-    return Common(tuple((name, spec.origin) for name, spec in specs.items() if spec and spec.origin), None)
+def least_loaded() -> Common | None:
+    """What every test loads at least, before its first call; `None` where stubs stand for it."""
+    try:
+        specs = [find_spec(name) for name in ("torch", SEEDED)]
+    except (ImportError, ValueError):
+        return None
+    found = tuple((spec.name, spec.origin) for spec in specs if spec is not None and spec.origin is not None)
+    return Common(found, None) if len(found) == len(specs) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +282,7 @@ class Processes:
         with contextlib.suppress(ForkError):
             if shown is not None and not shown.late:
                 return self._forks.parent(common(shown, shown), test.plan.threads, first=True)
-            return self._forks.present(_least(), test.plan.threads)
+            return self._forks.present(least_loaded(), test.plan.threads)
         return None
 
     def parent(self, test: PerfTest, shown: tuple[Shown, Shown], *, wait: bool = False) -> ForkParent:

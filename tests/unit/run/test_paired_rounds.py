@@ -1,5 +1,6 @@
 """Rounds of two workers, seen without workers."""
 
+import contextlib
 import itertools
 from types import SimpleNamespace
 
@@ -9,10 +10,11 @@ from pytest_perfdl.judge.round_data import orders
 from pytest_perfdl.machine.device_state import DeviceUse
 from pytest_perfdl.measure.commands import CallInfo, Finish, OpenCase, Settle, Settled, Time
 from pytest_perfdl.measure.loops import Loops
-from pytest_perfdl.model.errors import ForkError, WorkerDied
+from pytest_perfdl.model.errors import ForkError, SideError, WorkerDied, WorkerTimeout
 from pytest_perfdl.model.record import Key, MeasurementPlan
 from pytest_perfdl.run import paired_rounds as rounds
-from pytest_perfdl.run.paired_rounds import Rounds, RoundSide
+from pytest_perfdl.run.paired_rounds import Rounds, RoundSide, run_pass
+from pytest_perfdl.run.processes import Start
 from pytest_perfdl.workers.channel import CallShown, Shown
 from unit.measure.answers import info, result, timed
 from unit.measure.test_table_commands import Side, in_turns
@@ -486,3 +488,39 @@ def test_cases_that_share_what_is_set_up_around_them_follow_each_other():
         assert [letter for place, letter in enumerate(letters) if letters[place - 1 : place] != [letter]] == list(
             dict.fromkeys(letters)
         )
+
+
+@pytest.mark.parametrize(
+    ("ends", "started", "said"),
+    [
+        ([None], [7], ""),
+        ([WorkerDied("killed by SIGSEGV"), None], [7, None], ""),
+        ([ForkError("no answer"), None], [7, None], ""),
+        (["not in a fork", None], [7, None], ""),
+        (["once", "always"], [7, None], "the test failed on the baseline side while looking\nalways"),
+        ([WorkerDied("once"), WorkerDied("killed by SIGBUS")], [7, None], "killed by SIGBUS"),
+        ([WorkerTimeout("now")], [7], "the test did not finish in time on the baseline side while looking"),
+    ],
+)
+def test_a_pass_after_the_rounds_is_forked_as_they_were_or_started(ends, started, said, monkeypatch):
+    parents, left = [], iter(ends)
+
+    def start(test, script, *, parent=None, unfrozen=False, **side):
+        assert (side["checkout"], unfrozen) == ("their code", parent is not None)
+        parents.append(parent)
+        remote = SimpleNamespace(text="")
+        remote.finish = lambda: finish(remote)
+        return remote
+
+    def finish(remote):
+        end = next(left)
+        if isinstance(end, Exception):
+            raise end
+        remote.text = end or ""
+
+    monkeypatch.setattr(rounds, "failure", lambda remote, config: remote.text)
+    processes = SimpleNamespace(start=start, last_fork=lambda test: Start("test", 7, True))
+    context = SimpleNamespace(processes=processes, config=None)
+    with pytest.raises(SideError, match=f"^{said}$") if said else contextlib.nullcontext():
+        run_pass(context, None, RoundSide("base", "their code"), None, "looking")
+    assert parents == started

@@ -54,7 +54,8 @@ SUITE = """
             print("try", file=note)
         with open(f"tries-{number}") as note:
             tries = len(note.readlines())
-        assert tries > 1
+        # The first process is forked, and the second one shows that it is not for this that the test fails.
+        assert tries > 2
         perf(step)
 """
 

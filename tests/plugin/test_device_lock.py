@@ -11,6 +11,7 @@ from pytest_perfdl.system.device_lock import DeviceLock, Wanted
 REPORT = ("index.html", "run.json", "summary.md")
 TEST = """
     import os
+    import time
     import pytest
 
     @pytest.fixture(autouse=True)
@@ -19,6 +20,8 @@ TEST = """
             with open(os.environ["NOTES"], "a") as notes:
                 notes.write(f"{os.environ['RUN']} {request.node.name} {what}\\n")
         note("begins")
+        while os.environ["RUN"] == "killed":
+            time.sleep(1)
         yield
         note("ends")
 

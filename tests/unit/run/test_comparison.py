@@ -23,6 +23,9 @@ class Processes:
     def __init__(self, error):
         self.error = error
 
+    def last_fork(self, test):
+        return None
+
     def start(self, *_, **__):
         return self
 
@@ -32,7 +35,10 @@ class Processes:
 
 @pytest.mark.parametrize(
     "error, message",
-    [(WorkerDied("killed by SIGSEGV"), "killed by SIGSEGV"), (WorkerTimeout("(stacks)"), "did not finish in time")],
+    [
+        (WorkerDied("killed by SIGSEGV"), "killed by SIGSEGV"),
+        (WorkerTimeout("(stacks)"), "did not finish in time on the base"),
+    ],
 )
 def test_a_worker_that_does_not_survive(error, message):
     context = SimpleNamespace(processes=Processes(error))

@@ -31,8 +31,8 @@ def judged(monkeypatch, *answers, metrics=(FASTER,), verdict="improved", ranks=0
     asked = []
     left = list(answers)
 
-    def measured(context, test, checkout, against=None):
-        asked.append("base" if checkout else "head")
+    def measured(context, test, side):
+        asked.append("base" if side.checkout else "head")
         answer = left.pop(0)
         if isinstance(answer, Exception):
             raise answer

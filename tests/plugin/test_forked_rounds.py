@@ -308,7 +308,8 @@ def test_a_recording_is_forked_from_one_parent_unless_processes_are_started(libr
     assert run.code == 0, run.output
     notes = [line.split() for line in (project.root / "notes.txt").read_text().splitlines()]
     assert 4 <= len({pid for pid, *_ in notes}) <= 4 + MOST_REDRAWS, "some may be measured again on a busy machine"
-    ((_, is_forked),) = {tuple(rest) for _, *rest in notes}
+    # After them another parent has its turn.
+    ((_, is_forked),) = {tuple(rest) for _, *rest in notes[:4]}
     assert is_forked == str(start == "auto")
     (baseline,) = (project.root / "baselines").rglob("*.json")
     (call,) = json.loads(baseline.read_text())["calls"]

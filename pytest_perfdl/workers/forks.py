@@ -190,7 +190,10 @@ class Forks:
                     return parent
         if otherwise is None:
             raise ForkError("nothing is known of what the test loads")
-        return self.parent(otherwise, threads, first=True)
+        parent = self.parent(otherwise, threads, first=True)
+        if parent.refused:
+            raise ForkError("no first process that was forked from it was like a new one")
+        return parent
 
     def judge(self, parent: ForkParent, like_new: bool) -> None:
         """Note whether a first process that was forked from a parent was like a new one."""

@@ -16,7 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugin.warm import warm as warm_process
+from plugin import warm as warm_processes
 
 SHORT = ("--perf-steps=4", "--perf-warmup=2")
 """The least run shape: for tests to which the figures do not matter."""
@@ -79,7 +79,7 @@ class Running:
         self._log = log or root / f"output-{len(list(root.glob('output-*')))}.txt"
         with self._log.open("wb") as log:
             if warm is not None:
-                self.process = warm.run(command, root, self._log, env)
+                self.process = warm_processes.run(warm, command, root, log.fileno(), env)
                 return
             self.process = subprocess.Popen(
                 command,
@@ -159,7 +159,7 @@ class Project:
         """
         started = [name for name in options if name in ("autoload", "python") or name.startswith(_READ_AT_START)]
         forks = not cold and started in ([], ["PYTHONPATH"])
-        return self.start(*args, warm=warm_process(self.root) if forks else None, **options).finish(timeout)
+        return self.start(*args, warm=warm_processes.warm(self.root) if forks else None, **options).finish(timeout)
 
     def baselines(self):
         """Every file below the baseline folder by its path from there."""

@@ -1,6 +1,7 @@
-"""Forks pytest runs from a process that has imported what takes them longest: pytest, and torch where they use it.
+"""Forks pytest runs, and what these fork workers from, from processes that have imported what takes them longest.
 
-A run whose test is about processes, signals or imports is started instead (`Project.start`).
+That is pytest for the one, what every test loads for the other, and torch where the project uses it. A run whose test
+is about processes, signals or imports is started instead (`Project.start`).
 """
 
 from __future__ import annotations
@@ -18,56 +19,66 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from pytest_perfdl.workers.forks import ForkedProcess, unsupported
+from pytest_perfdl.run.processes import least_loaded
+from pytest_perfdl.workers import fork_server, forks, process
+from pytest_perfdl.workers.channel import NO_PLUGINS, LoadModules
+from pytest_perfdl.workers.forks import USED_BY_WORKERS, ForkedProcess, ForkParent, unsupported
+from pytest_perfdl.workers.worker import die_with
+
+_READ_AT_START = ("KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
+"""Variables that loaders, the interpreter and torch read before anything of a run is executed."""
 
 
 class Warm:
-    """A process that has imported some modules, and that runs are forked from; it ends with the one that made it."""
+    """A process that others are forked from, of this process or of its children.
 
-    def __init__(self, *modules: str) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            folder = Path(__file__).parents[1]
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "plugin.warm", str(theirs.fileno()), *modules],
-                cwd=folder,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._channel = ours.makefile("rw")
-        atexit.register(self.close)
+    Parameters
+    ----------
+    address
+        Of its socket.
+    """
 
-    def run(self, command: Sequence[str], root: Path, log: Path, env: Mapping[str, str]) -> ForkedProcess:
-        """Fork a process that runs `python -m pytest`; `command` begins with the interpreter and these two."""
-        asked = {"arguments": command[3:], "root": str(root), "log": str(log), "env": dict(env)}
-        return ForkedProcess(self._ask(asked), self)
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def fork(self, message: Mapping[str, object], descriptors: Sequence[int]) -> ForkedProcess:
+        """Fork a process that gets the message and the descriptors."""
+        return ForkedProcess(self._ask(message, descriptors), self)
 
     def reap(self, pid: int) -> int:
         """Exit code of one that has ended."""
         return self._ask(pid)
 
-    def close(self) -> None:
-        """End the process."""
-        with contextlib.suppress(OSError):
-            self._channel.close()
-        self._process.kill()
-        self._process.wait()
-
-    def _ask(self, message: object) -> int:
-        self._channel.write(json.dumps(message) + "\n")
-        self._channel.flush()
-        return int(self._channel.readline())
+    def _ask(self, message: object, descriptors: Sequence[int] = ()) -> int:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect(f"\0{self.address}")
+            socket.send_fds(connection, [json.dumps(message).encode()], descriptors)
+            return int(connection.recv(100))
 
 
 @functools.cache
-def shared(*modules: str) -> Warm:
-    """The process of this session that has imported these modules, in their order."""
-    return Warm(*modules)
+def shared(kind: str, *modules: str) -> Warm:
+    """The process of this session that forks one kind of process, and has loaded some modules in their order."""
+    address = f"perfdl-tests-{os.getpid()}-{kind}-{len(modules)}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(f"\0{address}")
+        listening.listen(16)
+        started = subprocess.Popen(
+            [sys.executable, "-m", "plugin.warm", str(listening.fileno()), str(os.getpid()), kind, *modules],
+            cwd=Path(__file__).parents[1],
+            env=process.environment(1),
+            pass_fds=[listening.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    atexit.register(started.wait)
+    atexit.register(started.kill)
+    return Warm(address)
 
 
 def warm(root: Path) -> Warm | None:
@@ -75,41 +86,58 @@ def warm(root: Path) -> Warm | None:
     if unsupported():
         return None
     uses_torch = any("torch" in file.read_text(errors="replace") for file in root.rglob("*.py"))
-    return shared("pytest", "numpy", *(["torch"] if uses_torch else []))
+    return shared("pytest", "pytest", "numpy", *(["torch"] if uses_torch else []))
 
 
-def _serve(descriptor: str, *modules: str) -> None:
-    for name in modules:
-        importlib.import_module(name)
-    connection = socket.socket(fileno=int(descriptor))
-    channel = connection.makefile("rw")
-    for line in channel:
-        message = json.loads(line)
-        if isinstance(message, int):
-            answer = os.waitstatus_to_exitcode(os.waitpid(message, 0)[1])
-        elif not (answer := os.fork()):
-            os.close(connection.fileno())
-            _be_pytest(**message)
-        channel.write(f"{answer}\n")
-        channel.flush()
+def run(warm: Warm, command: Sequence[str], root: Path, log: int, env: Mapping[str, str]) -> ForkedProcess:
+    """Fork a process that runs `python -m pytest`; `command` begins with the interpreter and these two."""
+    parents = shared("workers.fork_server", *(f"{name}={file}" for name, file in _least()))
+    message = {"arguments": command[3:], "root": str(root), "env": dict(env), "parents": parents.address}
+    return warm.fork(message, [log])
 
 
-def _be_pytest(arguments: Sequence[str], root: str, log: str, env: Mapping[str, str]) -> None:
-    """Be `python -m pytest` to the end of this process."""
+@functools.cache
+def _least() -> tuple[tuple[str, str], ...]:
+    """What every test loads, with its files."""
+    least = least_loaded()
+    assert least is not None
+    return least.modules
+
+
+def _serve(descriptor: str, parent: str, kind: str, *modules: str) -> None:
+    die_with(int(parent))
+    run = _fork_server(modules) if kind == "workers.fork_server" else _pytest(modules)
+    listening = socket.socket(fileno=int(descriptor))
+    while True:
+        connection, _ = listening.accept()
+        with connection:
+            text, descriptors, *_ = socket.recv_fds(connection, 1 << 20, 4)
+            message = json.loads(text)
+            if isinstance(message, int):
+                answer = os.waitstatus_to_exitcode(os.waitpid(message, 0)[1])
+            elif not (answer := os.fork()):
+                listening.close()
+                connection.close()
+                _be(run, descriptors, **message)
+            for each in descriptors:
+                os.close(each)
+            connection.send(str(answer).encode())
+
+
+def _be(run: Callable[..., None], descriptors: list[int], root: str, env: Mapping[str, str], **more: Any) -> None:
+    """Be a process that writes to the first of the descriptors, to its end."""
     code: object = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        output = os.open(log, os.O_WRONLY | os.O_APPEND)
+        output, *others = descriptors
         for standard in (1, 2):
             os.dup2(output, standard)
         os.close(output)
         os.chdir(root)
         os.environ.clear()
         os.environ.update(env)
-        sys.path[:1] = [root, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
-        sys.argv[1:] = arguments
         try:
-            runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+            run(*others, **more)
         except SystemExit as stop:
             code = stop.code or 0
         threading._shutdown()
@@ -120,6 +148,61 @@ def _be_pytest(arguments: Sequence[str], root: str, log: str, env: Mapping[str, 
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(code if isinstance(code, int) else 1)
+
+
+def _pytest(modules: Sequence[str]) -> Callable[..., None]:
+    """Import modules; what then is `python -m pytest` in a fork, and forks workers from parents that are forked."""
+    for name in modules:
+        importlib.import_module(name)
+
+    def run(arguments: Sequence[str], parents: str) -> None:
+        forks.ForkParent = functools.partial(_parent, Warm(parents))
+        sys.path[:1] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        sys.argv[1:] = arguments
+        runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+
+    return run
+
+
+def _parent(warm: Warm, wanted: forks.Common, variables: Mapping[str, str], *more: Any) -> ForkParent:
+    """A parent of workers; it is forked if what it loads begins with what the process has loaded, and as that did."""
+    boot = process.boot
+    if wanted.modules[: len(_least())] == _least() and _at_start(variables) == _at_start(process.environment(1)):
+
+        def boot(module, arguments, path, *, folder, variables, output, passing):
+            message = {"root": folder or os.getcwd(), "env": dict(variables), "path": list(path)}
+            return warm.fork(message, [output.fileno(), *passing])
+
+    forks.boot = boot
+    return ForkParent(wanted, variables, *more)
+
+
+def _at_start(variables: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value for name, value in variables.items() if name.startswith(_READ_AT_START) and name != "PYTHONPATH"
+    }
+
+
+def _fork_server(modules: Sequence[str]) -> Callable[..., None]:
+    """Load modules as a parent of workers does; what then is one in a fork."""
+    before: dict[str, tuple[str, ...]] = {}
+    load = fork_server._load
+    wanted = tuple((name, file) for name, _, file in (each.partition("=") for each in modules))
+    load(LoadModules(wanted, None, USED_BY_WORKERS, NO_PLUGINS), before)
+
+    def load_more(wanted: LoadModules, groups: dict[str, tuple[str, ...]]) -> str:
+        groups.update(before)
+        return load(wanted, groups)
+
+    def run(channel: int, path: list[str]) -> None:
+        fork_server._load = load_more
+        os.setsid()
+        sys.path[:] = path
+        importlib.invalidate_caches()
+        sys.modules.pop("plugin", None)
+        fork_server.main(channel, os.getppid())
+
+    return run
 
 
 if __name__ == "__main__":

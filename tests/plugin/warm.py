@@ -7,7 +7,6 @@ is about processes, signals or imports is started instead (`Project.start`).
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import importlib
 import json
@@ -19,6 +18,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -199,6 +199,8 @@ def _fork_server(modules: Sequence[str]) -> Callable[..., None]:
         os.setsid()
         sys.path[:] = path
         importlib.invalidate_caches()
+        # As of `python -c`; this file would be taken for one of the repository.
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = types.ModuleType("__main__")
         sys.modules.pop("plugin", None)
         fork_server.main(channel, os.getppid())
 

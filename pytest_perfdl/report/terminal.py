@@ -469,10 +469,16 @@ def _definition_lines(result: Result, most: int | None, width: int) -> list[str]
 
 
 def _source_lines(diffs: Sequence[SourceDiff], most: int | None, width: int) -> list[str]:
-    """The changed lines, without the indentation that all of them have; long ones go on below, cut nowhere."""
+    """The changed lines, without the indentation that all of them have; long ones go on below, cut nowhere.
+
+    Where there are more than `most`, unchanged ones are the first to be left out.
+    """
     code = [words.diff_lines(each) for each in diffs]
     total = sum(map(len, code))
-    room = total if most is None or total <= most + 1 else most
+    if most is not None and total > most + 1:
+        code = [[line for line in text if not line.startswith(" ")] for text in code]
+    changed = sum(map(len, code))
+    room = changed if most is None or changed <= most + 1 else most
     lines: list[str] = []
     left = total - room
     for each, text in zip(diffs, code, strict=True):

@@ -21,7 +21,7 @@ import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pytest_perfdl.run.processes import least_loaded
 from pytest_perfdl.workers import fork_server, forks, process
@@ -157,7 +157,7 @@ def _pytest(modules: Sequence[str]) -> Callable[..., None]:
 
     def run(arguments: Sequence[str], parents: str) -> None:
         forks.ForkParent = functools.partial(_parent, Warm(parents))
-        sys.path[:1] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        sys.path[:1] = [str(Path.cwd()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         sys.argv[1:] = arguments
         runpy.run_module("pytest", run_name="__main__", alter_sys=True)
 
@@ -165,16 +165,27 @@ def _pytest(modules: Sequence[str]) -> Callable[..., None]:
 
 
 def _parent(warm: Warm, wanted: forks.Common, variables: Mapping[str, str], *more: Any) -> ForkParent:
-    """A parent of workers; it is forked if what it loads begins with what the process has loaded, and as that did."""
-    boot = process.boot
-    if wanted.modules[: len(_least())] == _least() and _at_start(variables) == _at_start(process.environment(1)):
-
-        def boot(module, arguments, path, *, folder, variables, output, passing):
-            message = {"root": folder or os.getcwd(), "env": dict(variables), "path": list(path)}
-            return warm.fork(message, [output.fileno(), *passing])
-
-    forks.boot = boot
+    """A parent of workers; it is forked if what it loads begins with what that process loaded, and in the same way."""
+    begins = wanted.modules[: len(_least())] == _least()
+    alike = _at_start(variables) == _at_start(process.environment(1))
+    forks.boot = functools.partial(_boot, warm) if begins and alike else process.boot
     return ForkParent(wanted, variables, *more)
+
+
+def _boot(
+    warm: Warm,
+    module: str,
+    arguments: Sequence[int],
+    path: Sequence[str],
+    *,
+    folder: str | None,
+    variables: Mapping[str, str],
+    output: IO[bytes],
+    passing: Sequence[int],
+) -> ForkedProcess:
+    """As `process.boot`, of a fork server."""
+    message = {"root": str(folder or Path.cwd()), "env": dict(variables), "path": list(path)}
+    return warm.fork(message, [output.fileno(), *passing])
 
 
 def _at_start(variables: Mapping[str, str]) -> dict[str, str]:

@@ -385,6 +385,21 @@ def test_many_changed_lines_are_cut_and_long_ones_go_on_below():
         assert sum(line.endswith("...") for line in code) == lines, "three lines of a terminal are the most"
 
 
+@pytest.mark.parametrize("around, left", [(4, ""), (5, "and 6 more lines (-v)")])
+def test_unchanged_lines_are_the_first_to_be_left_out(around, left):
+    before = "\n".join(f" before = {number}" for number in range(around))
+    text = f"@@ -1,9 +1,9 @@\n{before}\n-loss.backward()\n between = 1\n+total.backward()\n+return total"
+    shown = failure_text(
+        one := runs.result(blame=[runs.PLACED], source_diffs=(replace(runs.SOURCE, text=text),)), runs.run(one)
+    )
+    assert "      -loss.backward()\n" in shown
+    assert "      +total.backward()\n      +return total\n" in shown
+    assert shown.count("before = ") == (0 if left else around)
+    assert shown.count("between = 1") == (not left)
+    assert ("more lines" in shown) == bool(left)
+    assert left in shown
+
+
 def test_changed_lines_are_shown_without_their_common_indentation():
     deep = replace(
         runs.SOURCE, text="@@ -1,2 +1,2 @@\n         x = 1\n-        y = 2\n+        if x:\n+            y = 3"

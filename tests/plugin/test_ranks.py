@@ -260,11 +260,11 @@ SLOW_RANK = """
 
         def twice():
             dist.all_reduce(total)
-            time.sleep(0.004)
+            time.sleep(0.02)
 
         def once():
             dist.all_reduce(total)
-            time.sleep(0.001)
+            time.sleep(0.002)
 
         perf.compare(twice, once).assert_faster(by="20%")
 """

@@ -166,7 +166,7 @@ def _pytest(modules: Sequence[str]) -> Callable[..., None]:
 
 def _parent(warm: Warm, wanted: forks.Common, variables: Mapping[str, str], *more: Any) -> ForkParent:
     """A parent of workers; it is forked if what it loads begins with what that process loaded, and in the same way."""
-    begins = wanted.modules[: len(_least())] == _least()
+    begins = wanted.modules[:1] == _least()[:1] and {*_least()} <= {*wanted.modules}
     alike = _at_start(variables) == _at_start(process.environment(1))
     forks.boot = functools.partial(_boot, warm) if begins and alike else process.boot
     return ForkParent(wanted, variables, *more)

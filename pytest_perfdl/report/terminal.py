@@ -352,7 +352,6 @@ def _about_metrics(result: Result, metrics: Sequence[MetricVerdict], left_out: i
     judgement = result.judgement
     judged = [metric for metric in metrics if words.judged(metric)]
     yield words.metrics_explained(words.metrics_worst_first(metrics))
-    yield words.limits_explained(metrics)
     yield words.verdicts_explained(each for each in metrics if each.outcome != judgement.verdict)
     if left_out:
         yield f"and {plural(left_out, 'more kernel')} over their limits (-vv)"
@@ -417,7 +416,7 @@ def _metric_lines(metrics: Sequence[MetricVerdict], verdict: Verdict, verbosity:
 
 def _limit(metric: MetricVerdict, verdict: Verdict) -> str:
     """What a metric was compared with, and its verdict where that is another than its test's."""
-    limit = "" if metric.limit is None else f"{'budget ' if metric.is_held_to_budget else ''}{metric.limit}"
+    limit = figures.limit_cell(metric)
     other = metric.outcome or ""
     return limit if other == verdict or not words.judged(metric) else f"{limit} {other}".strip()
 

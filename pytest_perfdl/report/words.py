@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.judge.budget import phrase
 from pytest_perfdl.judge.kernels import is_expected
 from pytest_perfdl.machine.utilization import TELLING
-from pytest_perfdl.model.limits import Limit
 from pytest_perfdl.model.metrics import general, label
 from pytest_perfdl.model.record import (
     INJECTED,
@@ -135,12 +134,6 @@ def metrics_explained(metrics: Iterable[MetricVerdict]) -> str:
     """
     names = dict.fromkeys(general(metric.name) for metric in metrics if metric.of_step and label(metric.name))
     return "; ".join(f"{name}: {label(name)}" for name in names)
-
-
-def limits_explained(metrics: Iterable[MetricVerdict]) -> str:
-    """What limits of two parts mean: "limit 2%+1MiB: 2% or 1 MiB, whichever is larger"."""
-    found = {str(each.limit): figures.limit(each) for each in metrics if isinstance(each.limit, Limit)}
-    return "; ".join(f"limit {text}: {said.removeprefix('limit ')}" for text, said in found.items() if text not in said)
 
 
 def verdicts_explained(metrics: Iterable[MetricVerdict]) -> str:

@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import runpy
+import secrets
 import signal
 import socket
 import subprocess
@@ -46,7 +47,7 @@ class Warm:
         self.address = address
 
     def fork(self, message: Mapping[str, object], descriptors: Sequence[int]) -> ForkedProcess:
-        """Fork a process that gets the message and the descriptors."""
+        """Fork a process: its environment and folder, with what else it gets, and the descriptors, its output first."""
         return ForkedProcess(self._ask(message, descriptors), self)
 
     def reap(self, pid: int) -> int:
@@ -63,7 +64,8 @@ class Warm:
 @functools.cache
 def shared(kind: str, *modules: str) -> Warm:
     """The process of this session that forks one kind of process, and has loaded some modules in their order."""
-    address = f"perfdl-tests-{os.getpid()}-{kind}-{len(modules)}"
+    # Containers may share a network, and with it these names.
+    address = f"perfdl-tests-{secrets.token_hex(16)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(f"\0{address}")
         listening.listen(16)

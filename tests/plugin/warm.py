@@ -191,9 +191,7 @@ def _boot(
 
 
 def _at_start(variables: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value for name, value in variables.items() if name.startswith(_READ_AT_START) and name != "PYTHONPATH"
-    }
+    return {name: value for name, value in variables.items() if name.startswith(_READ_AT_START)}
 
 
 def _fork_server(modules: Sequence[str]) -> Callable[..., None]:

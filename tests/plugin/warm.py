@@ -24,14 +24,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from pytest_perfdl.run.processes import least_loaded
-from pytest_perfdl.workers import fork_server, forks, process
+from pytest_perfdl.workers import forks, process
 from pytest_perfdl.workers.channel import NO_PLUGINS, LoadModules
 from pytest_perfdl.workers.forks import USED_BY_WORKERS, ForkedProcess, ForkParent, unsupported
-from pytest_perfdl.workers.worker import die_with
 
 _READ_AT_START = ("KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
 """Variables that loaders, the interpreter and torch read before anything of a run is executed."""
+
+_LOOK_EVERY_SECONDS = 5.0
+"""How soon a process notices that the session is gone that it forks for."""
 
 
 class Warm:
@@ -101,17 +102,22 @@ def run(warm: Warm, command: Sequence[str], root: Path, log: int, env: Mapping[s
 @functools.cache
 def _least() -> tuple[tuple[str, str], ...]:
     """What every test loads, with its files."""
+    from pytest_perfdl.run.processes import least_loaded
+
     least = least_loaded()
     assert least is not None
     return least.modules
 
 
 def _serve(descriptor: str, parent: str, kind: str, *modules: str) -> None:
-    die_with(int(parent))
     run = _fork_server(modules) if kind == "workers.fork_server" else _pytest(modules)
     listening = socket.socket(fileno=int(descriptor))
-    while True:
-        connection, _ = listening.accept()
+    listening.settimeout(_LOOK_EVERY_SECONDS)
+    while os.getppid() == int(parent):
+        try:
+            connection, _ = listening.accept()
+        except TimeoutError:
+            continue
         with connection:
             text, descriptors, *_ = socket.recv_fds(connection, 1 << 20, 4)
             message = json.loads(text)
@@ -196,6 +202,8 @@ def _at_start(variables: Mapping[str, str]) -> dict[str, str]:
 
 def _fork_server(modules: Sequence[str]) -> Callable[..., None]:
     """Load modules as a parent of workers does; what then is one in a fork."""
+    from pytest_perfdl.workers import fork_server
+
     before: dict[str, tuple[str, ...]] = {}
     load = fork_server._load
     wanted = tuple((name, file) for name, _, file in (each.partition("=") for each in modules))

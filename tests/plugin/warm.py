@@ -95,7 +95,13 @@ def warm(root: Path) -> Warm | None:
 def run(warm: Warm, command: Sequence[str], root: Path, log: int, env: Mapping[str, str]) -> ForkedProcess:
     """Fork a process that runs `python -m pytest`; `command` begins with the interpreter and these two."""
     parents = shared("workers.fork_server", *(f"{name}={file}" for name, file in _least()))
-    message = {"arguments": command[3:], "root": str(root), "env": dict(env), "parents": parents.address}
+    message = {
+        "arguments": command[3:],
+        "root": str(root),
+        "env": dict(env),
+        "parents": parents.address,
+        "parents_have": _at_start(process.environment(1)),
+    }
     return warm.fork(message, [log])
 
 
@@ -163,8 +169,8 @@ def _pytest(modules: Sequence[str]) -> Callable[..., None]:
     for name in modules:
         importlib.import_module(name)
 
-    def run(arguments: Sequence[str], parents: str) -> None:
-        forks.ForkParent = functools.partial(_parent, Warm(parents))
+    def run(arguments: Sequence[str], parents: str, parents_have: Mapping[str, str]) -> None:
+        forks.ForkParent = functools.partial(_parent, Warm(parents), parents_have)
         sys.path[:1] = [str(Path.cwd()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         sys.argv[1:] = arguments
         runpy.run_module("pytest", run_name="__main__", alter_sys=True)
@@ -172,11 +178,12 @@ def _pytest(modules: Sequence[str]) -> Callable[..., None]:
     return run
 
 
-def _parent(warm: Warm, wanted: forks.Common, variables: Mapping[str, str], *more: Any) -> ForkParent:
+def _parent(
+    warm: Warm, has: Mapping[str, str], wanted: forks.Common, variables: Mapping[str, str], *more: Any
+) -> ForkParent:
     """A parent of workers; it is forked if what it loads begins with what that process loaded, and in the same way."""
     begins = wanted.modules[:1] == _least()[:1] and {*_least()} <= {*wanted.modules}
-    alike = _at_start(variables) == _at_start(process.environment(1))
-    forks.boot = functools.partial(_boot, warm) if begins and alike else process.boot
+    forks.boot = functools.partial(_boot, warm) if begins and _at_start(variables) == has else process.boot
     return ForkParent(wanted, variables, *more)
 
 
@@ -197,7 +204,11 @@ def _boot(
 
 
 def _at_start(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if name.startswith(_READ_AT_START)}
+    return {
+        name: value
+        for name, value in variables.items()
+        if name.startswith(_READ_AT_START) and name != "PYTHONDONTWRITEBYTECODE"
+    }
 
 
 def _fork_server(modules: Sequence[str]) -> Callable[..., None]:

@@ -42,7 +42,7 @@ $(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[examples,lint]'
 	@touch $@
 
-# Five minutes on two cores; the long tests take most of the time of all.
+# Four minutes on two cores; the long tests take most of the time of all.
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
 

@@ -1,6 +1,6 @@
 """pytest-perfdl at work: record a baseline, check unchanged code, plant a regression, detect it.
 
-`make demo` runs this, in about three minutes. Exit code 0 if the planted regression was detected and the unchanged code
+`make demo` runs this, in about two minutes. Exit code 0 if the planted regression was detected and the unchanged code
 passed, 1 otherwise. All files are written below demo/.
 """
 

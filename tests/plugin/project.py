@@ -26,8 +26,6 @@ _NOT_INHERITED = (
     *("BUILD_NUMBER", "CI", "COV_", "COVERAGE_", "GH_", "GIT_", "GITHUB_"),
     *("PERFDL_", "PYTEST_", "PYTHONDONTWRITEBYTECODE", "RUNNER_"),
 )
-_READ_AT_START = ("LD_", "MKL_", "OMP_", "PYTHON", "TORCH")
-"""Variables that loaders, the interpreter and torch read before anything of a run is executed."""
 _written = itertools.count(1_700_000_000)
 """Times of files: a module written again within a second and of equal size is taken for the compiled one."""
 
@@ -157,7 +155,9 @@ class Project:
 
         It is forked unless `cold`, or what it gets decides how an interpreter, pytest or torch start.
         """
-        started = [name for name in options if name in ("autoload", "python") or name.startswith(_READ_AT_START)]
+        started = [
+            name for name in options if name in ("autoload", "python") or name.startswith(warm_processes.READ_AT_START)
+        ]
         forks = not cold and started in ([], ["PYTHONPATH"])
         return self.start(*args, warm=warm_processes.warm(self.root) if forks else None, **options).finish(timeout)
 

@@ -28,9 +28,8 @@ from pytest_perfdl.workers import forks, process
 from pytest_perfdl.workers.channel import NO_PLUGINS, LoadModules
 from pytest_perfdl.workers.forks import USED_BY_WORKERS, ForkedProcess, ForkParent, unsupported
 
-_READ_AT_START = ("KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
+READ_AT_START = ("KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
 """Variables that loaders, the interpreter and torch read before anything of a run is executed."""
-
 _LOOK_EVERY_SECONDS = 5.0
 """How soon a process notices that the session is gone that it forks for."""
 
@@ -207,7 +206,7 @@ def _at_start(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in variables.items()
-        if name.startswith(_READ_AT_START) and name != "PYTHONDONTWRITEBYTECODE"
+        if name.startswith(READ_AT_START) and name != "PYTHONDONTWRITEBYTECODE"
     }
 
 

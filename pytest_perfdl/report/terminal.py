@@ -475,7 +475,8 @@ def _source_lines(diffs: Sequence[SourceDiff], most: int | None, width: int) -> 
     code = [words.diff_lines(each) for each in diffs]
     total = sum(map(len, code))
     if most is not None and total > most + 1:
-        code = [[line for line in text if not line.startswith(" ")] for text in code]
+        # An unchanged line that is empty does not begin with a space.
+        code = [[line for line in text if line.startswith(("+", "-", "@"))] for text in code]
     changed = sum(map(len, code))
     room = changed if most is None or changed <= most + 1 else most
     lines: list[str] = []

@@ -385,10 +385,10 @@ def test_many_changed_lines_are_cut_and_long_ones_go_on_below():
         assert sum(line.endswith("...") for line in code) == lines, "three lines of a terminal are the most"
 
 
-@pytest.mark.parametrize("around, left", [(4, ""), (5, "and 6 more lines (-v)")])
+@pytest.mark.parametrize("around, left", [(3, ""), (4, "and 6 more lines (-v)")])
 def test_unchanged_lines_are_the_first_to_be_left_out(around, left):
     before = "\n".join(f" before = {number}" for number in range(around))
-    text = f"@@ -1,9 +1,9 @@\n{before}\n-loss.backward()\n between = 1\n+total.backward()\n+return total"
+    text = f"@@ -1,9 +1,9 @@\n{before}\n-loss.backward()\n between = 1\n \n+total.backward()\n+return total"
     shown = failure_text(
         one := runs.result(blame=[runs.PLACED], source_diffs=(replace(runs.SOURCE, text=text),)), runs.run(one)
     )

@@ -88,7 +88,7 @@ def warm(root: Path) -> Warm | None:
     if unsupported():
         return None
     uses_torch = any("torch" in file.read_text(errors="replace") for file in root.rglob("*.py"))
-    return shared("pytest", "pytest", "numpy", *(["torch"] if uses_torch else []))
+    return shared("pytest", "numpy", *(["torch"] if uses_torch else []))
 
 
 def run(warm: Warm, command: Sequence[str], root: Path, log: int, env: Mapping[str, str]) -> ForkedProcess:
@@ -164,8 +164,8 @@ def _be(run: Callable[..., None], descriptors: list[int], root: str, env: Mappin
 
 
 def _pytest(modules: Sequence[str]) -> Callable[..., None]:
-    """Import modules; what then is `python -m pytest` in a fork, and forks workers from parents that are forked."""
-    for name in modules:
+    """Import pytest and modules; what then is a run of pytest in a fork, whose parents of workers are forked."""
+    for name in ("pytest", *modules):
         importlib.import_module(name)
 
     def run(arguments: Sequence[str], parents: str, parents_have: Mapping[str, str]) -> None:

@@ -236,7 +236,7 @@ def test_a_fault_is_noticed(fault, tmp_path):
         [sys.executable, "-m", "pytest", *options, test],
         ROOT,
         surroundings(PERFDL_MUTANT=told, PYTHONPATH=path),
-        shared("pytest", "pytest", "numpy", "torch"),
+        shared("pytest", "numpy", "torch"),
         log=tmp_path / "output.txt",
     ).finish()
     name = test.partition("::")[2]

@@ -92,6 +92,7 @@ def _outputs(arguments: argparse.Namespace) -> int:
 
 def _comment(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.ci import comment, job
+    from pytest_perfdl.report import github
     from pytest_perfdl.results.run_file import read_run
 
     path: Path = arguments.run
@@ -110,7 +111,7 @@ def _comment(arguments: argparse.Namespace) -> int:
     repository = job.checked_repository(name)
     token = job.token()
     if not token:
-        if os.environ.get("GITHUB_ACTIONS") == "true":
+        if github.runs_here():
             return _notice("this job has no token in GITHUB_TOKEN")
         raise CommandError("there is no token: set GITHUB_TOKEN, or print the comment with --dry-run")
     return _post(arguments, repository, token, body)
@@ -145,10 +146,10 @@ def _post(arguments: argparse.Namespace, repository: str, token: str, body: str)
 
 def _notice(why: str) -> int:
     """Say why there is no comment: on GitHub Actions also on the page of the run."""
-    from pytest_perfdl.report.github import notice
+    from pytest_perfdl.report import github
 
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        sys.stdout.write(f"{notice(f'no comment: {why}')}\n")
+    if github.runs_here():
+        sys.stdout.write(f"{github.notice(f'no comment: {why}')}\n")
     else:
         say(f"no comment: {why}")
     return 0

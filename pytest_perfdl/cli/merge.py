@@ -8,7 +8,6 @@ together. Of a shard that was measured again, the newest run is used.
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from pytest_perfdl.cli.common import local_path, run_file, say, width
@@ -51,6 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
     for line in summary_lines(found.run, 0, width()):
         say(line.text)
     say_written(written)
-    if os.environ.get("GITHUB_ACTIONS") == "true":
+    if github.runs_here():
         github.append_summary(lambda limit: markdown.summary(found.run, limit))
     return int(found.fails)

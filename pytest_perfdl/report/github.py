@@ -35,6 +35,11 @@ def workflow_commands(run: Run, environ: Mapping[str, str] = os.environ) -> list
     return [*_annotate("error", failing, run, environ), *_annotate("warning", warning, run, environ)]
 
 
+def runs_here(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process runs in a job of GitHub Actions, which reads workflow commands from its output."""
+    return environ.get("GITHUB_ACTIONS") == "true"
+
+
 def notice(text: str) -> str:
     """Line to print: an annotation of the whole run that is neither an error nor a warning.
 

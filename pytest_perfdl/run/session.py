@@ -430,7 +430,7 @@ class PerfSession:
             return
         with self._noting("writing the summary"):
             self._summarize(terminal)
-        if self.settings.github and os.environ.get("GITHUB_ACTIONS") == "true":
+        if self.settings.github and github.runs_here():
             with self._noting("writing the GitHub summary"):
                 run = self.run()
                 for annotation in github.workflow_commands(run):

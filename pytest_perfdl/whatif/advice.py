@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pytest_perfdl.analysis.waiting.waits import QUEUE
+from pytest_perfdl.model.copy_names import is_from_pageable, is_to_host
 from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.trace.model import I64
@@ -23,7 +24,7 @@ from pytest_perfdl.whatif.facts import SHORT_TYPES, autocast, input_tasks, opera
 from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, TrackKind, are_of_kinds, mask_of
 from pytest_perfdl.whatif.predict import Base, Prediction, predict
 from pytest_perfdl.whatif.transform import Context
-from pytest_perfdl.whatif.transforms.launching import ALLOCATES, PAGEABLE, TO_HOST
+from pytest_perfdl.whatif.transforms.launching import ALLOCATES
 from pytest_perfdl.whatif.transforms.operators import LOWER, operator_rows
 from pytest_perfdl.whatif.transforms.sizes import TRANSPOSING
 
@@ -182,7 +183,7 @@ def waits_for_input(found: Evidence) -> Iterator[Advice]:
 def copies_pageable_memory(found: Evidence) -> Iterator[Advice]:
     """Copies from pageable memory, and the host waiting for them."""
     graph = found.graph
-    copies = graph.named(PAGEABLE.search) & are_of_kinds(graph.tasks, TaskKind.COPY)
+    copies = graph.named(is_from_pageable) & are_of_kinds(graph.tasks, TaskKind.COPY)
     share = found.share(copies)
     waited = copies[graph.edges.source] & are_of_kinds(graph.edges, EdgeKind.COPY)
     if share >= LEAST_SHARE or waited.any():
@@ -195,7 +196,7 @@ def copies_pageable_memory(found: Evidence) -> Iterator[Advice]:
 def synchronizes(found: Evidence) -> Iterator[Advice]:
     """The host waits for the device on the path."""
     graph = found.graph
-    edges, to_host = graph.edges, graph.named(TO_HOST.search)
+    edges, to_host = graph.edges, graph.named(is_to_host)
     back = mask_of(len(graph), edges.target[are_of_kinds(edges, EdgeKind.COPY) & to_host[edges.source]])
     tasks = found.waits(EdgeKind.SYNC) | (found.waits(EdgeKind.COPY) & back)
     if tasks.any():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import msgspec
@@ -13,21 +12,14 @@ from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, launches
 from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread
+from pytest_perfdl.model.copy_names import direction, host_memory
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 # Copies between host and device: bytes of each step, and bytes, time and bandwidth by kind.
 
 
-_KINDS = (
-    ("h2d", re.compile(r"HtoD|HostToDevice|H2D|M2D|Host -> Device", re.IGNORECASE)),
-    ("d2h", re.compile(r"DtoH|DeviceToHost|D2H|D2M|Device -> Host", re.IGNORECASE)),
-    ("p2p", re.compile(r"PtoP|P2P|PeerToPeer", re.IGNORECASE)),
-    ("d2d", re.compile(r"DtoD|DeviceToDevice|D2D", re.IGNORECASE)),
-    ("h2h", re.compile(r"HtoH|HostToHost|H2H", re.IGNORECASE)),
-)
 _MOST_DIGITS = 19
 """Decimal digits with which a number may pass 64 bits."""
-_HOST_MEMORY = re.compile(r"\b(pinned|pageable)\b", re.IGNORECASE)
 
 
 class _Copy(msgspec.Struct, gc=False):
@@ -84,7 +76,7 @@ def copy_figures(trace: Trace) -> tuple[CopyRow, ...]:
     keep = trace.category[joined.device] != Category.KERNEL
     joined = joined.take(keep)
     sizes, kinds = _sizes(trace, joined), _kinds(trace, joined.device)
-    hosts = np.array([_host_memory(name) for name in trace.names], dtype=np.str_)[trace.name[joined.device]]
+    hosts = np.array([host_memory(name) for name in trace.names], dtype=np.str_)[trace.name[joined.device]]
     durations = trace.duration[joined.device]
     rows = []
     for kind, host in sorted(set(zip(kinds.tolist(), hosts.tolist(), strict=True))):
@@ -106,15 +98,10 @@ def copy_figures(trace: Trace) -> tuple[CopyRow, ...]:
 
 def _kinds(trace: Trace, device: Rows) -> np.typing.NDArray[np.str_]:
     """Kind of each copy or memset."""
-    named = [next((kind for kind, pattern in _KINDS if pattern.search(name)), "other") for name in trace.names]
+    named = [direction(name) or "other" for name in trace.names]
     found: np.typing.NDArray[np.str_] = np.array(named, dtype="<U6")[trace.name[device]]
     found[trace.category[device] == Category.GPU_MEMSET] = "memset"
     return found
-
-
-def _host_memory(name: str) -> str:
-    found = _HOST_MEMORY.search(name)
-    return found[1].lower() if found else ""
 
 
 def _sizes(trace: Trace, joined: Launches) -> I64:

@@ -19,14 +19,12 @@ from pytest_perfdl.analysis.events.operators import operator_self_ns
 from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import Bound, OperatorWork
+from pytest_perfdl.model.copy_names import direction, host_memory
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace, device_properties, once
 
 # How close each operator comes to what its device could do at best.
 
 
-_HOST_COPY = re.compile(
-    r"HtoD|DtoH|HostToDevice|DeviceToHost|H2D|D2H|M2D|D2M|Host -> |-> Host|Pageable|Pinned", re.IGNORECASE
-)
 _TF32 = re.compile(r"tf32|s1688(gemm|fprop|dgrad|wgrad)", re.IGNORECASE)
 """Kernels of tensor cores that round float32 to TF32."""
 
@@ -272,7 +270,7 @@ def _on_device(trace: Trace, caller: Rows) -> _Attributed:
     device = trace.device_rows()
     operator = launching_operator(trace)[device]
     call = np.where(operator >= 0, caller[operator], -1)
-    between = trace.named(_HOST_COPY.search)
+    between = trace.named(lambda name: direction(name) in ("h2d", "d2h") or host_memory(name))
     copies = between[trace.name[device]] & (trace.category[device] == Category.GPU_MEMCPY)
     for row, own, modeled, copy in zip(device.tolist(), operator.tolist(), call.tolist(), copies.tolist(), strict=True):
         if own < 0:

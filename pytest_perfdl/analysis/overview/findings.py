@@ -21,6 +21,7 @@ from pytest_perfdl.analysis.events.threads import on_thread
 from pytest_perfdl.analysis.waiting.critical_path import critical_path
 from pytest_perfdl.analysis.waiting.waits import SYNC_CALL
 from pytest_perfdl.machine.known_problems import Use, known_problems, recorded_versions
+from pytest_perfdl.model.copy_names import host_memory
 from pytest_perfdl.model.kernel_names import MARK, short_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.trace.arrays import groups
@@ -284,7 +285,6 @@ _ON_CPU: Mapping[str, tuple[Kind, str]] = {
     "communication": ("communication", "the step waits for collectives"),
     "Python and host": ("python", "the CPU runs Python between operators"),
 }
-_PAGEABLE = re.compile(r"Memcpy.*Pageable", re.IGNORECASE)
 _MEMORY_CALL = re.compile(r"(cuda|hip)(Malloc|Free)(Async|Host|Managed)?$|(cuda|hip)Host(Alloc|Malloc|Free)$")
 
 
@@ -338,7 +338,7 @@ def _classes(tables: ProfileTables, known: Kind) -> Iterator[TraceFinding]:
 
 
 def _pageable(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceFinding]:
-    rows = trace.matching(_PAGEABLE.match, trace.rows(Category.GPU_MEMCPY))
+    rows = trace.matching(lambda name: host_memory(name) == "pageable", trace.rows(Category.GPU_MEMCPY))
     rows = rows[steps.of_window_time(trace.start[rows]) >= 0]
     share = steps.time.intersection(covered(trace, rows)).length / sum(tables.step_ns)
     if share >= DETAIL_SHARE:

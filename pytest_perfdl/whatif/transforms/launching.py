@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from pytest_perfdl.model.copy_names import is_from_pageable, is_to_host
 from pytest_perfdl.model.errors import MissingConstant, MissingMachineConstant, NotApplicable
 from pytest_perfdl.trace.model import I64
 from pytest_perfdl.whatif.editing.edit import Plan
@@ -101,8 +102,6 @@ def _launch_once(graph: TaskGraph, captured: Mask, launch_ns: int) -> I64:
 # Unnecessary waits of the host: synchronizations, pageable copies, the device's allocator.
 
 
-PAGEABLE = re.compile(r"(HtoD|HostToDevice|H2D).*Pageable|Pageable.*-> *Device", re.IGNORECASE)
-TO_HOST = re.compile(r"DtoH|DeviceToHost|D2H|Device -> (Host|Pageable|Pinned)", re.IGNORECASE)
 ALLOCATES = re.compile(r"(cuda|hip)(Malloc|Free)$")
 """Calls that bypass the caching allocator. `Free` waits for the device."""
 
@@ -125,7 +124,7 @@ def remove_sync(context: Context, name: str = "") -> Change:
     """
     graph = context.graph
     edges = graph.edges
-    back = graph.named(TO_HOST.search)
+    back = graph.named(is_to_host)
     waits = are_of_kinds(edges, EdgeKind.SYNC) | (are_of_kinds(edges, EdgeKind.COPY) & back[edges.source])
     targets = mask_of(len(graph), edges.target[waits]) & graph.named(lambda each: name in each)
     if not targets.any():
@@ -150,7 +149,7 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
         If the bandwidth of pinned memory is not known; if no pageable memory is copied to the device.
     """
     graph, machine = context.graph, context.known
-    pageable = graph.named(PAGEABLE.search) & are_of_kinds(graph.tasks, TaskKind.COPY)
+    pageable = graph.named(is_from_pageable) & are_of_kinds(graph.tasks, TaskKind.COPY)
     if not pageable.any():
         raise NotApplicable("no pageable memory is copied to the device")
     plan, notes = Plan(), tuple[str, ...]()

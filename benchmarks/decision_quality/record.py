@@ -43,6 +43,7 @@ from lots import Jobs, Lot
 from measured import READY
 from recording import (
     PLUGIN_STEPS,
+    RUN_SECONDS,
     Cell,
     First,
     Measured,
@@ -80,7 +81,6 @@ WARMUP = 15
 BLOCK = 10
 """Steps of a block in a process by itself, so that four blocks are what the plugin times in a repeat."""
 TIMEOUT_SECONDS = 120.0
-RUN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,6 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": version("torch"),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
 
 

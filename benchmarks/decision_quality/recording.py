@@ -31,6 +31,8 @@ Steps = NDArray[np.int64]
 
 PLUGIN_STEPS = 40
 """What the plugin times in a repeat: it sees that many, however many are recorded."""
+RUN_SECONDS = 3600.0
+"""Longest that one run of pytest may measure rounds."""
 _INFO = CallInfo("", "function", 1, None, Key("recorded", {"threads": 1}), {})
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 from ours import STORED, Draw, Outcome, unpaired
-from recording import PLUGIN_STEPS, Cell, First, Process, Round, Run
+from recording import PLUGIN_STEPS, RUN_SECONDS, Cell, First, Process, Round, Run
 from rules import Rule
 from scipy import stats
 
@@ -111,7 +111,10 @@ class Pool:
         self.workload = workload
         self._processes = [run for run in mine if isinstance(run, Process)]
         self._rounds = [run for run in mine if isinstance(run, Round) and cell in (None, run.cell)]
-        self._firsts = [run for run in mine if isinstance(run, First)]
+        times = [each.at for each in self._rounds]
+        since, until = min(times, default=0.0) - RUN_SECONDS, max(times, default=math.inf)
+        # Those of runs that measured such rounds: cells may be recorded again on another day, with another version.
+        self._firsts = [run for run in mine if isinstance(run, First) and since <= run.at <= until]
         self._metrics: dict[int, dict[str, float]] = {}
         if len(found := {each.cell for each in self._rounds}) > 1:
             raise NotRecorded(f"rounds of {workload} are of {len(found)} cells: choose one")

@@ -14,6 +14,7 @@ import argparse
 import math
 import statistics
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -217,7 +218,7 @@ def caption(recorded: Recorded, tallies: Tallies) -> str:
     )
     return (
         f"Recorded: {processes} processes, and {len(rounds)} rounds of two interleaved processes. Workloads: {models}"
-        f"{place(recorded.machine)}.\n\n" + "\n".join(f"- {note}" for note in notes)
+        f"{place(recorded)}.\n\n" + "\n".join(f"- {note}" for note in notes)
     )
 
 
@@ -274,12 +275,19 @@ def quiet(rounds: Sequence[Round]) -> str:
     )
 
 
-def place(machine: Mapping[str, Any]) -> str:
+def place(recorded: Recorded) -> str:
     """Where and when; nothing for runs that are not packed yet."""
+    machine = recorded.machine
     if not machine:
         return ""
     hardware = f"{machine['cores']} cores of {machine['cpu']}"
-    return f". Machine: {hardware}, torch {machine['torch']}, one thread, {machine['date']}"
+    return f". Machine: {hardware}, torch {machine['torch']}, one thread, {dates(recorded.runs)}"
+
+
+def dates(runs: Sequence[Run]) -> str:
+    """The days on which these were recorded."""
+    days = sorted({time.strftime("%Y-%m-%d", time.gmtime(run.at)) for run in runs})
+    return days[0] if len(days) == 1 else f"{', '.join(days[:-1])} and {days[-1]}"
 
 
 def report(recorded: Recorded, tallies: Tallies, *, intervals: bool) -> str:

@@ -7,7 +7,7 @@
 - What a user asks for: `launch` of ranks, `shard` of a run, `selection` of a part of a trace, `cases` of a table.
 - Files: `record_json` decodes records, which may come from others: it checks types, sizes and finiteness, and
   `untrusted_files` reads with a size limit. `json` makes plain data and JSON Schemas of values.
-- Text: `units` parses and formats numbers, `kernel_names` shortens names of kernels, `copy_names` reads those of copies,
-  `visible` makes foreign text safe to print.
+- Text: `units` parses and formats numbers, `kernel_names` shortens names of kernels, `copy_names` says what those of
+  copies tell, `visible` makes foreign text safe to print.
 - `errors` has all exceptions, `failures` those that fail a test.
 """

@@ -112,7 +112,7 @@ def _head(run: Run) -> str:
         said = f"{code(base)} → {code(new)}{of}"
         changes[name] = f"{changes[name]}, {said}" if name in changes else f"{code(name)} {said}"
     lines += [f"- context differs: {said}" for said in words.context_list(changes)]
-    lines += [f"- {_prose(note)}" for note in run.notes]
+    lines += [f"- {_prose(note)}" for note in (*run.notes, *words.notes_on_others(run))]
     return "\n".join(lines) + "\n"
 
 

@@ -91,6 +91,7 @@ def summary_lines(
         lines += _block(result, run, verbosity, width, traces=report)
     if verbosity == 0:
         lines += _table([result for result in run.results if result not in listed], run, width)
+        lines += _texts(words.notes_on_others(run), width, indent=0, more=4)
     else:
         lines += _legend(listed, width)
     lines.append(counts)

@@ -430,6 +430,22 @@ def telling_notes(judgement: Judgement) -> list[str]:
     return found
 
 
+def notes_on_others(run: Run) -> list[str]:
+    """What bears on the verdicts of tests that a summary does not name: each kind of note once, of its first test."""
+    found: dict[str, dict[str, str]] = {}
+    for result in run.results:
+        judgement = result.judgement
+        for finding in () if notable(result) else told_findings(judgement):
+            if is_telling(finding, judgement):
+                found.setdefault(finding.code, {}).setdefault(result.id, finding.message)
+    said = []
+    for tests in found.values():
+        (name, message), *more = tests.items()
+        others = f" and {plural(len(more), 'more test')}" if more else ""
+        said.append(visible(f"note on {name}{others}: {message}"))
+    return said
+
+
 def growth_notes(judgement: Judgement) -> list[str]:
     """For each call whose memory grows: what each step keeps, and who allocates it where that is known."""
     told = {change.call: memory.growth_sentence(change) for change in judgement.memory}

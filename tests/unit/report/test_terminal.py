@@ -6,6 +6,7 @@ import pytest
 from pytest_perfdl.judge.reasons import with_reason
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.report.layout import cells_wide
+from pytest_perfdl.report.markdown import summary
 from pytest_perfdl.report.terminal import TABLE_ROWS, failure_text, summary_lines
 from pytest_perfdl.results.run import Exemplars, Suggestion
 from unit.report import runs
@@ -225,6 +226,25 @@ def test_a_report_that_was_not_written_is_not_named(tmp_path):
     shown = text(typical(tmp_path), report=False)
     assert "perf-report" not in shown
     assert "accept  pytest" in shown
+
+
+def test_notes_on_tests_that_pass_are_said_once_for_each_kind():
+    lost, late = Finding("note", "kernels-lost", "two profiles are incomplete"), Finding("note", "load", "busy")
+    first, second, third = (f"tests/perf/test_vit.py::test_{number}" for number in range(3))
+    run = runs.run(
+        runs.result("unchanged", first, integrity=(lost, late)),
+        runs.result("unchanged", second, integrity=(lost, Finding("note", "implausible", "2x the peak"))),
+        runs.result("suspect", third, integrity=(lost,)),
+    )
+    printed = text(run)
+    assert printed.count(f"note on {first} and 1 more test: two profiles are incomplete") == 1
+    assert f"note on {second}: 2x the peak" in printed
+    # What fails or warns has its notes below it, and load makes no certain verdict less so.
+    assert printed.count("two profiles are incomplete") == 2
+    assert "busy" not in printed
+    assert printed.index("passed") < printed.index("note on") < printed.index("3 compared")
+    assert f"- note on {second}: 2x the peak" in summary(run).replace("\\", "")
+    assert "note on" not in text(run, 1)
 
 
 def test_nothing_ran():

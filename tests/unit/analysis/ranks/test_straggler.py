@@ -6,6 +6,7 @@ import pytest
 from pytest_perfdl.analysis.ranks import Straggler, activity, bus_bandwidth, ranks
 from pytest_perfdl.analysis.ranks.compare import Evidence
 from pytest_perfdl.analysis.ranks.compare import find as find_straggler
+from pytest_perfdl.analysis.ranks.figures import Collective
 from pytest_perfdl.analysis.ranks.meetings import find_roles
 from unit.trace.chrome import kernel, launch, step, trace, x
 
@@ -424,3 +425,12 @@ def test_gloo_calls_of_smaller_groups_are_told_by_their_ends():
     assert {each.ranks for each in found.collectives} == {(0, 1), (2, 3)}
     assert len(found.collectives) == 10
     assert found.unmatched == 0
+
+
+@pytest.mark.parametrize(
+    ("starts", "durations", "transfer"),
+    [((0, 100), (300, 150), 150), ((0, 100), (300, 240), 200), ((0, 0), (70, 70), 70), ((0, 100), (50, 150), 0)],
+    ids=["last ends first", "last ends last", "together", "over before the last starts"],
+)
+def test_a_transfer_lasts_from_the_last_start_to_the_first_end(starts, durations, transfer):
+    assert Collective("nccl", "0", starts, durations).transfer_ns == transfer

@@ -270,7 +270,7 @@ def _on_device(trace: Trace, caller: Rows) -> _Attributed:
     device = trace.device_rows()
     operator = launching_operator(trace)[device]
     call = np.where(operator >= 0, caller[operator], -1)
-    between = trace.named(lambda name: direction(name) in ("h2d", "d2h") or host_memory(name))
+    between = trace.named(lambda name: direction(name) in ("h2d", "d2h", "h2h") or host_memory(name))
     copies = between[trace.name[device]] & (trace.category[device] == Category.GPU_MEMCPY)
     for row, own, modeled, copy in zip(device.tolist(), operator.tolist(), call.tolist(), copies.tolist(), strict=True):
         if own < 0:

@@ -404,6 +404,10 @@ def test_compiling_on_a_host_fuses_neighbors():
     # The compiler may do nothing of the kind.
     assert found.interval_ns[1] >= 1e6
     assert "no neighboring operators" in refusal(loading(), "compile")
+    # One that reads another tensor, of another size, is no neighbor.
+    other = {"Input Dims": [[500], [500]], "Input type": ["float", "float"]}
+    apart = [{**each, "args": other} if each["name"] == "aten::add" else each for each in events]
+    assert "no neighboring operators" in refusal(trace(*apart), "fusion")
 
 
 def test_batch_norms_split_in_two():

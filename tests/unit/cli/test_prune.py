@@ -235,6 +235,13 @@ def test_paths_that_cover_an_orphan(path, orphan, capsys):
     assert len(left()) == len(OF_SPEED)
 
 
+def test_a_class_covers_its_tests_and_no_other_class(capsys):
+    stored(f"{FILE}::TestIt::test_gone", f"{FILE}::TestItToo::test_gone")
+    commit()
+    code, lines = prune(capsys, f"{FILE}::TestIt")
+    assert (code, [line.split()[2] for line in lines[:-1]]) == (0, [f"{FILE}::TestIt::test_gone"])
+
+
 def test_a_path_that_is_gone(capsys):
     Path(FILE).unlink()
     code, lines = prune(capsys, FILE)

@@ -32,6 +32,13 @@ def test_speed_up_by_amdahl():
     np.testing.assert_allclose(found.efficiency, found.speedup / found.sizes)
 
 
+def test_efficiency_is_relative_to_the_fewest_that_were_measured():
+    points = grid(amdahl, extrinsic=["workers"], workers=[2, 4, 8, 16])
+    found = speed_up(evaluate(PHYSICAL, points), points, {}, "workers")
+    assert (found.speedup[0], found.efficiency[0]) == (1, 1)
+    np.testing.assert_allclose(found.efficiency, amdahl(2) / amdahl(found.sizes) * 2 / found.sizes)
+
+
 def test_the_knee_is_where_five_percent_are_left():
     # 27.5 ms at 8, so that 28.95 ms are enough: 28.57 at 7, 30 at 6.
     points = loaders()

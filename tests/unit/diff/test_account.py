@@ -168,7 +168,8 @@ def test_one_column_has_no_intervals_and_names_by_size():
 
 
 @pytest.mark.parametrize(
-    "factor, verdict", [(1.2, "regressed"), (0.8, "improved"), (1.0, "unchanged"), (1.03, "inconclusive")]
+    ("factor", "verdict"),
+    [(1.2, "regressed"), (0.8, "improved"), (1.0, "unchanged"), (1.03, "inconclusive"), (0.97, "inconclusive")],
 )
 def test_the_verdict_on_the_step(factor, verdict):
     assert diff(side(), side(seed=1, drift=factor, python=900_000 * factor)).verdict() == verdict

@@ -56,3 +56,16 @@ def test_where_one_rank_keeps_memory_all_look_for_growth(tmp_path, monkeypatch, 
     # Two windows for memory, one for FLOPs, and between them those in which growth shows.
     assert steps == 2 + (GROWING_STEPS + 1 if keeps or other_keeps else 0) + 1
     assert counting.answers[0].counts.get("growth") == (4000 if keeps else None)
+
+
+def test_a_step_of_a_period_begins_with_what_those_before_it_left(tmp_path):
+    counting = Conversation(Count(2, str(tmp_path), flops=False))
+    kept: list[torch.Tensor] = []
+    for _ in Program(counting).steps():
+        if kept:
+            torch.empty(1 << 21)
+            kept.clear()
+        else:
+            kept.append(torch.empty(1 << 20))
+    # 4 MiB of the first step, and 8 MiB in the second.
+    assert counting.answers[0].counts["peak_memory"] == 12 << 20

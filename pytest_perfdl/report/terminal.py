@@ -62,9 +62,9 @@ def summary_lines(
     """The "perf summary" section: what fails or warns, worst first, a table of what passes, counts, commands.
 
     `verbosity` is pytest's: below 0 gives the counts and a sentence for each test that fails, 0 one to three lines for
-    each test that fails, warns or improved and a line for each other one, 1 all metrics with a verdict, causes and
-    source diffs of every test, 2 also every operator and metric. `encoding` is the terminal's: what it cannot carry is
-    spelled in ASCII. `report` says whether the report files were written and may be named. Example:
+    each test that fails, warns or improved, a line for each other one and the notes on those, 1 all metrics with a
+    verdict, causes and source diffs of every test, 2 also every operator and metric. `encoding` is the terminal's: what
+    it cannot carry is spelled in ASCII. `report` says whether the report files were written and may be named. Example:
 
         machine cpu-x86-zen4-8c   baseline 3f2c1ab   10 paired rounds
         REGRESSED   tests/test_gpt.py::test_step

@@ -417,12 +417,17 @@ def is_telling(finding: Finding, judgement: Judgement) -> bool:
     return finding.meaning.disturbs and is_uncertain(judgement)
 
 
+def telling_findings(judgement: Judgement) -> list[Finding]:
+    """What the measurement noticed that affects the verdict."""
+    return [finding for finding in told_findings(judgement) if is_telling(finding, judgement)]
+
+
 def telling_notes(judgement: Judgement) -> list[str]:
-    """What the measurement noticed that affects the verdict, in the words of every report: each disturbance once."""
+    """The telling findings in the words of every report: each disturbance once."""
     found = []
     disturbances: set[str] = set()
-    for finding in told_findings(judgement):
-        if is_telling(finding, judgement) and finding.code not in disturbances:
+    for finding in telling_findings(judgement):
+        if finding.code not in disturbances:
             disturbances |= {finding.code} if finding.meaning.disturbs else set()
             invalid = "the measurement is invalid: " if finding.level == "invalid" else ""
             noise = "the verdict is less certain: " if finding.meaning.disturbs else ""
@@ -434,10 +439,8 @@ def notes_on_others(run: Run) -> list[str]:
     """What bears on the verdicts of tests that a summary does not name: each kind of note once, of its first test."""
     found: dict[str, dict[str, str]] = {}
     for result in run.results:
-        judgement = result.judgement
-        for finding in () if notable(result) else told_findings(judgement):
-            if is_telling(finding, judgement):
-                found.setdefault(finding.code, {}).setdefault(result.id, finding.message)
+        for finding in () if notable(result) else telling_findings(result.judgement):
+            found.setdefault(finding.code, {}).setdefault(result.id, finding.message)
     said = []
     for tests in found.values():
         (name, message), *more = tests.items()

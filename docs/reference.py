@@ -125,7 +125,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "incomparable": (
         "Baselines exist for other hardware only, and the baseline commit cannot be measured here.",
-        "Fetch the whole history (`fetch-depth: 0`), or record a baseline here.",
+        "Fetch the whole history (`fetch-depth: 0`, on GitLab `GIT_DEPTH: 0`), or record a baseline here.",
     ),
     "improved": ("Faster by more than the limit.", "Nothing. `pytest --perf-update` keeps the gain."),
     "unchanged": ("A slowdown of more than the limit is excluded.", "Nothing."),

@@ -12,7 +12,7 @@ from pytest_perfdl.baseline.code import contents, present
 from pytest_perfdl.model.record import SHORT_HASH, MeasurementPlan, Record, Scalar
 from pytest_perfdl.model.units import some
 from pytest_perfdl.system.distributions import installed
-from pytest_perfdl.system.git import LOG_SECONDS, git, modified, read, top_of, trouble
+from pytest_perfdl.system.git import FETCH_ALL, LOG_SECONDS, git, modified, read, top_of, trouble
 
 # Finds the baseline commit: the one with the code that the baseline was recorded with.
 #
@@ -30,7 +30,7 @@ _MOST_PATHS = 24
 """Paths that git is asked for at once."""
 _TELLING = 4
 """Files, of those that a commit has otherwise, that are asked for before the others."""
-_SHALLOW = "the clone is shallow: fetch the full history (fetch-depth: 0)"
+_SHALLOW = f"the clone is shallow: run {FETCH_ALL}"
 _NO_COMMIT = "no commit contains the code that the baseline was recorded with"
 
 Files = Mapping[str, str]

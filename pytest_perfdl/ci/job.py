@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.system.git import commit_of, git, run_git, said, trouble
+from pytest_perfdl.system.git import commit_of, git, merge_request_base, run_git, said, trouble
 
 # What a CI system says about its job, in environment variables and in GitHub's event file.
 #
@@ -104,10 +104,8 @@ def base(environ: Mapping[str, str] = os.environ) -> Base:
         return _before(_text(told, "merge_group", "base_sha"))
     if name == "push":
         return _before(_text(told, "before"))
-    # GitLab: the target branch where the job runs on the merge with it, else where the merge request left it.
-    for variable in ("CI_MERGE_REQUEST_TARGET_BRANCH_SHA", "CI_MERGE_REQUEST_DIFF_BASE_SHA"):
-        if environ.get(variable):
-            return Base("revision", environ[variable])
+    if commit := merge_request_base(environ):
+        return Base("revision", commit)
     return _before(environ.get("CI_COMMIT_BEFORE_SHA", ""))
 
 

@@ -34,7 +34,7 @@ from pytest_perfdl.machine.state import active_tracer
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.distributions import installed
-from pytest_perfdl.system.git import git, trouble
+from pytest_perfdl.system.git import FETCH_ALL, git, trouble
 
 # GPU state, from the vendors' command-line tools; no device is opened.
 
@@ -535,8 +535,7 @@ def history(project: Path) -> Sequence[MachineFinding]:
     if shallow is None:
         return [MachineFinding("warn", "git", "not in a git repository", why, "git init, and commit the baselines")]
     if shallow == "true":
-        do = "git fetch --unshallow (GitHub Actions: fetch-depth: 0 for actions/checkout)"
-        return [MachineFinding("warn", "git", "shallow clone", why, do)]
+        return [MachineFinding("warn", "git", "shallow clone", why, FETCH_ALL)]
     commits = git(project, "rev-list", "--count", "HEAD")
     if commits is None:
         return [MachineFinding("warn", "git", "repository without commits", why, "git commit")]

@@ -19,7 +19,7 @@ from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.run import WaiverFile
 from pytest_perfdl.run.scaling_curves import curve_key, sizes
 from pytest_perfdl.system import clocks
-from pytest_perfdl.system.git import commit_of, content, git, trouble
+from pytest_perfdl.system.git import FETCH_ALL, commit_of, content, git, merge_request_base, trouble
 
 if TYPE_CHECKING:
     from pytest_perfdl.run.collection import PerfTest
@@ -114,7 +114,7 @@ def resolve(root: Path, settings: Settings, environ: Mapping[str, str] = os.envi
     """The waivers of a project, each with whether it has expired and whether the current change adds it.
 
     The current change is what differs from the merge base with the revision of `--perf-against`, or with the target of
-    the pull request (`GITHUB_BASE_REF`); otherwise what differs from HEAD.
+    the pull request (`GITHUB_BASE_REF`) or of GitLab's merge request; otherwise what differs from HEAD.
 
     Raises
     ------
@@ -143,16 +143,19 @@ def _base(root: Path, against: str | None, environ: Mapping[str, str]) -> tuple[
     if head is None:
         said = trouble(root)
         return None, f"{_UNKNOWN}, because git failed: {said}" if said else ""
-    target = environ.get("GITHUB_BASE_REF", "")
-    wanted = [against] if against is not None else [f"refs/remotes/origin/{target}", f"refs/heads/{target}"]
-    if against is None and not target:
+    if against is not None:
+        name, wanted = against, [against]
+    elif name := environ.get("GITHUB_BASE_REF", ""):
+        wanted = [f"refs/remotes/origin/{name}", f"refs/heads/{name}"]
+    elif name := merge_request_base(environ):
+        wanted = [name]
+    else:
         return head, ""
     commits = [commit for name in wanted if not name.startswith("-") and (commit := commit_of(root, name))]
     for commit in commits:
         if base := git(root, "merge-base", head, commit):
             return base, ""
-    name = visible(against if against is not None else target)[:100]
-    return None, (f"{_UNKNOWN}, because git has no common commit with {name}: fetch the whole history (fetch-depth: 0)")
+    return None, f"{_UNKNOWN}, because git has no common commit with {visible(name)[:100]}: run {FETCH_ALL}"
 
 
 def _committed(root: Path, commit: str, name: str) -> tuple[Waiver, ...]:

@@ -31,7 +31,18 @@ from pytest_perfdl.model.visible import visible
 from pytest_perfdl.results.curve import SHORT, Point, TestHistory
 from pytest_perfdl.stats.change_points import ChangePoint, change_points, exact_changes
 from pytest_perfdl.stats.quantiles import student
-from pytest_perfdl.system.git import LOG_SECONDS, blobs, commit_of, git, modified, names, read, top_of, trouble
+from pytest_perfdl.system.git import (
+    FETCH_ALL,
+    LOG_SECONDS,
+    blobs,
+    commit_of,
+    git,
+    modified,
+    names,
+    read,
+    top_of,
+    trouble,
+)
 
 # What a history needs of records and run files.
 #
@@ -416,7 +427,7 @@ def measurements(root: Path, folder: str, skip: Skip) -> Iterator[Measurement]:
         raise InputError(f"the baselines folder {base} is not in the git repository {top}: set the folder with --dir")
     place = base.relative_to(top.resolve()).as_posix()
     if git(top, "rev-parse", "--is-shallow-repository") == "true":
-        skip("this is a shallow clone, which lacks older commits: run git fetch --unshallow first")
+        skip(f"this is a shallow clone, which lacks older commits: run {FETCH_ALL} first")
     versions = _versions(top, place)
     for version, data in zip(versions, blobs(top, [each.blob for each in versions], LIMIT), strict=True):
         where = f"{version.commit[:SHORT]}:{visible(version.path)}"

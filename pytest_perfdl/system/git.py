@@ -20,6 +20,9 @@ from pytest_perfdl.system.processes import Finished
 GIT_SECONDS = 30
 """Longest that git may take; a tree that cannot be hashed in that time stays unknown."""
 
+FETCH_ALL = "git fetch --unshallow (in GitHub Actions fetch-depth: 0, in GitLab CI GIT_DEPTH: 0)"
+"""What gives a shallow clone all commits."""
+
 LOG_SECONDS = 300
 """Longest that git may take to list the commits of a large repository."""
 
@@ -142,6 +145,16 @@ def commit_of(root: Path, revision: str) -> str | None:
         return None
     found = git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     return found if found is not None and _HASH.fullmatch(found) else None
+
+
+def merge_request_base(environ: Mapping[str, str]) -> str:
+    """The commit that GitLab's merge request is to be compared with (hash); empty outside of such a pipeline.
+
+    It is the target branch where the job runs on the merge with it, else where the merge request left it
+    (https://docs.gitlab.com/ci/variables/predefined_variables/).
+    """
+    variables = ("CI_MERGE_REQUEST_TARGET_BRANCH_SHA", "CI_MERGE_REQUEST_DIFF_BASE_SHA")
+    return next(filter(None, map(environ.get, variables)), "")
 
 
 def tree_of(root: Path, commit: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_perfdl.baseline.code import MODULE, MOST_BYTES
 from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.system.git import (
+    FETCH_ALL,
     LOG_SECONDS,
     SUBMODULE,
     commit_of,
@@ -240,4 +241,4 @@ def _list_untracked(top: Path) -> list[str]:
 def _cut_off(top: Path) -> str:
     """What to do about a clone that lacks the older commits; empty for a complete one."""
     shallow = git(top, "rev-parse", "--is-shallow-repository") == "true"
-    return "this is a shallow clone, run git fetch --unshallow first" if shallow else ""
+    return f"this is a shallow clone, run {FETCH_ALL} first" if shallow else ""

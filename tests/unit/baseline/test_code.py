@@ -14,7 +14,7 @@ from pytest_perfdl.baseline import code as code_module
 from pytest_perfdl.baseline.code import hashes, measured_code, present
 from pytest_perfdl.baseline.recorded_commit import BaselineCode, code_of, few, having, pair_of
 from pytest_perfdl.model.record import Code, Key, Occasion
-from pytest_perfdl.system.git import trouble
+from pytest_perfdl.system.git import FETCH_ALL, trouble
 
 WITHOUT = ("baselines", "perf-report")
 NAMES = ("code.py", "other.py", "pytest.ini")
@@ -359,7 +359,7 @@ def test_a_shallow_clone_says_what_it_needs(repository, tmp_path):
     clone = Repository.__new__(Repository)
     clone.root = tmp_path / "clone"
     repository.git("clone", "--quiet", "--depth=1", repository.root.as_uri(), str(clone.root))
-    assert clone.code(base).reason == "the clone is shallow: fetch the full history (fetch-depth: 0)"
+    assert clone.code(base).reason == f"the clone is shallow: run {FETCH_ALL}"
     assert clone.code(repository.recorded()).commit == repository.head, "what is there will do"
 
 

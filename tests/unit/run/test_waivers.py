@@ -11,6 +11,7 @@ from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.run.selection import resolve, unmatched
 from pytest_perfdl.system import clocks
+from pytest_perfdl.system.git import FETCH_ALL, commit_of
 
 FILE = "perf_waivers.toml"
 
@@ -81,6 +82,31 @@ def test_an_entry_that_is_changed_counts_as_added(root, change):
     assert added(resolve(root.path, settings(), {})) == ["t.py::test_a"]
 
 
+GITLAB = {
+    "head": "CI_MERGE_REQUEST_DIFF_BASE_SHA",
+    "target": "CI_MERGE_REQUEST_TARGET_BRANCH_SHA",
+}
+"""Set where a job runs on the head of a merge request, and where it runs on the merge with its target."""
+
+
+@pytest.mark.parametrize("pipeline", ["head", "target"])
+def test_a_merge_request_of_gitlab_is_compared_with_its_base(root, pipeline):
+    write(root, entry("t.py::test_a"), commit=True)
+    root.git("checkout", "-qb", "change")
+    write(root, entry("t.py::test_a"), entry("t.py::test_b"), commit=True)
+    environ = {GITLAB["head"]: commit_of(root.path, "main")}
+    if pipeline == "target":
+        root.git("checkout", "-q", "main")
+        (root.path / "other.py").touch()
+        root.git("add", ".")
+        root.git("commit", "-qm", "other")
+        environ[GITLAB["target"]] = commit_of(root.path, "main")
+        root.git("merge", "-q", "change")
+    assert added(resolve(root.path, settings(), environ)) == ["t.py::test_b"]
+    unknown = resolve(root.path, settings(), {GITLAB["head"]: "0123" * 10})
+    assert (added(unknown), FETCH_ALL in unknown.doubt) == ([], True)
+
+
 @pytest.mark.parametrize("against, environ", [("main", {}), (None, {"GITHUB_BASE_REF": "main"})])
 def test_a_branch_is_compared_with_its_merge_base(root, against, environ):
     write(root, entry("t.py::test_a"), commit=True)
@@ -111,7 +137,7 @@ def test_a_target_that_git_does_not_have_is_said(root):
         file = resolve(root.path, settings(), {"GITHUB_BASE_REF": target})
         assert added(file) == []
         assert "it is unknown which waivers the current change adds" in file.doubt
-        assert "fetch-depth: 0" in file.doubt
+        assert FETCH_ALL in file.doubt
         assert "\x1b" not in file.doubt
     assert not list(root.path.glob("x*"))
 

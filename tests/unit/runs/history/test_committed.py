@@ -8,7 +8,7 @@ import pytest
 from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.runs import history
-from pytest_perfdl.system.git import blobs
+from pytest_perfdl.system.git import FETCH_ALL, blobs
 from unit.runs.history.records import TEST, Repository, record
 
 
@@ -167,7 +167,7 @@ def test_a_shallow_clone_is_said_to_be_one(repository, tmp_path):
     lines = []
     found = list(history.measurements(clone, "baselines", lines.append))
     assert [each.subject for each in found] == ["Two"]
-    assert lines == ["this is a shallow clone, which lacks older commits: run git fetch --unshallow first"]
+    assert lines == [f"this is a shallow clone, which lacks older commits: run {FETCH_ALL} first"]
 
 
 def test_no_repository_and_a_folder_elsewhere(tmp_path, repository):

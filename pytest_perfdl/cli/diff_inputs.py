@@ -20,10 +20,11 @@ from pytest_perfdl.analysis.events.device_record import devices_of
 from pytest_perfdl.analysis.events.intervals import LEAST_STEPS
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.selection import of_group
+from pytest_perfdl.baseline.files import TRACE_SUFFIX
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.cli.common import recordings_of
 from pytest_perfdl.cli.traces import Folder, recordings_in, with_step_name
-from pytest_perfdl.diff import Origin, Side, damaged_side, side_of_breakdown, side_of_call, side_of_traces
+from pytest_perfdl.diff import STEP_TIMES, Origin, Side, damaged_side, side_of_breakdown, side_of_call, side_of_traces
 from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files as bounded
 from pytest_perfdl.model.errors import InputError, NotATrace, RecordError, TraceError
@@ -170,7 +171,7 @@ def _own_sides(result: Result) -> Iterator[OwnSides]:
 
 
 def _step_time(metrics: Mapping[str, MetricVerdict], call: str) -> MetricVerdict | None:
-    found = (metrics.get(metric_name(call, name)) for name in ("step_time", "block_time"))
+    found = (metrics.get(metric_name(call, name)) for name in STEP_TIMES)
     return next((metric for metric in found if metric is not None and metric.base and metric.new), None)
 
 
@@ -199,7 +200,8 @@ def _load_folder(path: Path, label: str, step_name: re.Pattern[str] | None) -> S
     found = {
         name: side for file in sorted([*records, *damaged]) for name, side in _load_file(file, label, step_name).items()
     }
-    left_out = {*folder.traces, *folder.others} - {*records}
+    # Not the traces that baselines have beside them.
+    left_out = {*folder.others} - {*records} | {file for file in folder.traces if not file.name.endswith(TRACE_SUFFIX)}
     folder.name_others("diff", sorted(file for file in left_out if file.name != MACHINE_FILE), "baseline")
     return found
 

@@ -15,6 +15,7 @@ kernel-bound regions (`causes.regions`). `shapley` divides a change where work o
 from pytest_perfdl.diff.account import AccountLine, Diff, diff
 from pytest_perfdl.diff.causes import Regions, causes, likeliest, places, regions, remainder
 from pytest_perfdl.diff.side import (
+    STEP_TIMES,
     DiffCause,
     Origin,
     Side,
@@ -25,6 +26,7 @@ from pytest_perfdl.diff.side import (
 )
 
 __all__ = [
+    "STEP_TIMES",
     "AccountLine",
     "Diff",
     "DiffCause",

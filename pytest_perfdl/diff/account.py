@@ -26,7 +26,8 @@ from pytest_perfdl.analysis.events.intervals import LEAST_STEPS
 from pytest_perfdl.diff.matching.match import match
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.diff.matching.stages import ONE_SIDED, Weighted
-from pytest_perfdl.diff.side import Change, excludes_zero, without_figures
+from pytest_perfdl.diff.side import STEP_TIMES, Change, excludes_zero, without_figures
+from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff.matching.stages import By, Group
     from pytest_perfdl.diff.side import Counterfactual, Key, MachineUse, Origin, Side, Status, Unit
     from pytest_perfdl.model.step_part import Part
-    from pytest_perfdl.results.verdict import MetricVerdict, Verdict
+    from pytest_perfdl.results.verdict import Verdict
 
     Floats = NDArray[np.float64]
 
@@ -251,7 +252,7 @@ class Diff:
     counterfactual: Counterfactual | None = None
     """What a simulation says of it; `None` where nobody asked for one, or the account says it all."""
     timed: MetricVerdict | None = None
-    """The step time that a run measured without the profiler, with its verdict; `None` of two sources."""
+    """The step time without the profiler: of a run with its verdict, of two records without one; `None` of traces."""
     use: MachineUse | None = None
     """How well both sides use the machine; `None` unless both are traces."""
     incomparable: str = ""
@@ -318,24 +319,27 @@ class Diff:
     @property
     def unprofiled_ns(self) -> float | None:
         """What the step gained without the profiler beyond what it gained with it; `None` where that is not known."""
-        if self.base.timed_ns is None or self.new.timed_ns is None:
+        if self.timed is None or not self.timed.base or not self.timed.new:
             return None
-        return self.new.timed_ns - self.base.timed_ns - self.delta_ns
+        return self.timed.new - self.timed.base - self.delta_ns
 
     def verdict(self, limit: float = LIMIT) -> Verdict:
         """What the step did, by its interval: past the limit, within it either way, or neither for sure.
 
         A single step on a side says nothing of how much steps differ: then it is `inconclusive`. Sides whose figures
         mean other things, or that damage has left no figures, are `incomparable`. A verdict that a run gave its step
-        time is the verdict.
+        time is the verdict; of two records the step is the one without the profiler, where both have it.
         """
         if self.incomparable:
             return "incomparable"
         if self.timed is not None and self.timed.verdict is not None:
             return self.timed.verdict
-        if self.interval is None:
+        ends = self.interval and (self.interval[0] / max(self.base_ns, 1), self.interval[1] / max(self.base_ns, 1))
+        if self.timed is not None:
+            ends = self.timed.ci95
+        if ends is None:
             return "inconclusive"
-        low, high = (value / max(self.base_ns, 1) for value in self.interval)
+        low, high = ends
         if low > limit:
             return "regressed"
         if high < -limit:
@@ -413,7 +417,28 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
         drift=replace(drift, ns=total),
         detectable_ns=statistics.median(widths) if widths else None,
         intervals=_find_intervals(changes, base, new, spread),
+        timed=None if incomparable else _timed(base, new, spread),
         incomparable=incomparable,
+    )
+
+
+def _timed(base: Side, new: Side, spread: _Spread) -> MetricVerdict | None:
+    """The change of the step without the profiler, of geometric means; `None` where either side has no such times."""
+    name = next((name for name in STEP_TIMES if name in base.timed and name in new.timed), None)
+    if name is None:
+        return None
+    logs = np.log(base.timed[name]), np.log(new.timed[name])
+    before, after = (float(side.mean()) for side in logs)
+    ends = _interval(spread.error(*logs), after - before, (1 - CONFIDENCE) / 2)
+    return MetricVerdict(
+        name,
+        "timed",
+        "ns",
+        "lower",
+        base=math.exp(before),
+        new=math.exp(after),
+        effect=math.expm1(after - before),
+        ci95=ends and (math.expm1(ends[0]), math.expm1(ends[1])),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.results.verdict import OperatorSides, WorkChange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # One of two sides of a diff: the parts of its steps, a column for each run.
 
 
+STEP_TIMES = ("step_time", "block_time")
+"""Metrics that are a step's time without the profiler; what of a step is compared is the first that there is."""
 Unit = Literal["run", "step"]
 """What varies independently, as far as it is known: processes, else the steps of the only one."""
 
@@ -68,8 +70,8 @@ class Side:
     """Time of each part itself, hidden or not."""
     count: Floats
     """Occurrences of each part in a step."""
-    timed_ns: float | None = None
-    """Step time without the profiler, where it was measured."""
+    timed: Mapping[str, Floats] = field(default_factory=dict)
+    """Those of `STEP_TIMES` that were measured without the profiler, one time of each process, all positive."""
     origin: Origin | None = None
     """What its traces are like; `None` for what was recorded."""
     recorded: bool = False
@@ -137,14 +139,14 @@ def damaged_side(label: str, origin: Origin) -> Side:
 
 def side_of_call(label: str, call: Call) -> Side:
     """A recorded call of a perf test: operators, kernels and idle time by name alone, one column for each repeat."""
-    timed = call.series.get("block_time")
+    timed = {name: np.array(call.series[name].values) for name in STEP_TIMES if name in call.series}
     side = _of_rows(
         label,
         [(Part(row.kind, row.name), row.count, row.ns) for row in call.rows],
         call.profiled_ns,
         on_device=any(row.kind == "kernel" for row in call.rows),
     )
-    return replace(side, timed_ns=None if timed is None else float(np.mean(timed.values)), recorded=True)
+    return replace(side, timed={name: values for name, values in timed.items() if values.min() > 0}, recorded=True)
 
 
 def side_of_breakdown(label: str, step: StepBreakdown, which: Literal["base", "new"]) -> Side:

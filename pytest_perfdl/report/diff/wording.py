@@ -53,9 +53,12 @@ def step_words(each: Diff) -> str:
     if timed is not None and timed.base and timed.new:
         text = f"step time {change(timed.base, timed.new, timed.effect)}"
         if timed.ci95 is None:
-            return text
+            return text if timed.verdict is not None else f"{text} (no interval: each side has only one {each.unit})"
         low, high = map(format_percent, timed.ci95)
-        over = f", {plural(timed.rounds, 'paired round')}" if timed.rounds else ""
+        if timed.verdict is None:
+            over = f" over {each.unit}s"
+        else:
+            over = f", {plural(timed.rounds, 'paired round')}" if timed.rounds else ""
         held = f", limit {timed.limit}" if timed.limit else ""
         return f"{text} [{low}, {high}] (95% interval{over}){held}"
     text = f"step time {change(each.base_ns, each.new_ns)}"
@@ -130,7 +133,7 @@ def drift_words(each: Diff) -> list[str]:
     if regions(each.base).on_device is not regions(each.new).on_device:
         where = "baseline step" if regions(each.base).on_device else "current step"
         lines.append(f"Only the {where} has device events: the two steps are not comparable.")
-    if (differs := overhead_ns(each)) is not None:
+    if round(differs := -(each.unprofiled_ns or 0.0)):
         overhead = format_quantity(differs, "ns", signed=True)
         lines.append(
             f"Profiler overhead differs by {overhead} between baseline and current. Step times do not contain it."
@@ -143,13 +146,6 @@ def drift_words(each: Diff) -> list[str]:
     elif abs(each.drift.factor - 1) > 0.01:
         lines.append(f"All matched work took {each.drift.factor:.3g} times as long as in the baseline (median).")
     return lines
-
-
-def overhead_ns(each: Diff) -> float | None:
-    """By how much the profiled change is more than the timed one; `None` where either is unknown."""
-    if each.timed is not None and each.timed.base and each.timed.new:
-        return each.delta_ns - (each.timed.new - each.timed.base)
-    return None if each.unprofiled_ns is None else -each.unprofiled_ns
 
 
 def cause_name(cause: DiffCause) -> str:

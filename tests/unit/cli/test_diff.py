@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from making import TEST, counted, record
+from making import TEST, counted, record, timed
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli import main
@@ -331,6 +331,20 @@ def test_run_files_and_baselines_hold_tests(tmp_path, capsys, monkeypatch):
     assert figures(capsys, only, "baselines")["verdict"] == "unchanged"
     assert main(["diff", "baselines", "perf-report", "-k", "other"]) == 3
     assert "have no test in common" in capsys.readouterr().out
+
+
+def test_baselines_are_compared_by_their_timed_steps(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder, factor in (("one", 1.0), ("two", 1.5)):
+        series = {"step_time": timed(*(factor * each for each in (1.00e6, 1.01e6, 0.99e6, 1.02e6, 0.98e6)))}
+        Store(tmp_path, folder).save(record(series, rows=rows(BEFORE)), {"": gzip.compress(text(events(4000)))})
+    assert list((tmp_path / "one").rglob("*.trace.json.gz"))
+    assert main(["diff", "one", "two", "--fail-on", "regressed"]) == 1
+    printed = capsys.readouterr()
+    # The traces beside baselines are no files of others.
+    assert printed.err == ""
+    assert re.search(r"regressed: step time 999\.9 .s -> 1\.500 ms, \+50\.0% \[", printed.out)
+    assert "interval over runs)" in printed.out
 
 
 def test_git_revisions_mean_their_baselines(tmp_path, capsys, monkeypatch):

@@ -23,7 +23,7 @@ STEP = {
 }
 
 
-def side(columns=10, seed=0, *, change=None, spread=0.02, drift=1.0, python=900_000, label="runs", timed=None):
+def side(columns=10, seed=0, *, change=None, spread=0.02, drift=1.0, python=900_000, label="runs", timed=()):
     """A side of a 14 ms step; `change` maps (operator, module) to (count, ns) or to None."""
     rng = np.random.default_rng(seed)
     parts = {key: value for key, value in {**STEP, **(change or {})}.items() if value is not None}
@@ -42,7 +42,7 @@ def side(columns=10, seed=0, *, change=None, spread=0.02, drift=1.0, python=900_
         ns,
         ns * (count > 0),
         count,
-        timed,
+        {"step_time": np.array(timed, dtype=float)} if timed else {},
     )
 
 
@@ -176,9 +176,28 @@ def test_the_verdict_on_the_step(factor, verdict):
 
 
 def test_what_the_profiler_hides():
-    found = diff(side(timed=10e6), side(timed=11e6))
-    assert found.unprofiled_ns == 1e6
-    assert diff(side(), side(timed=11e6)).unprofiled_ns is None
+    found = diff(side(timed=[10e6]), side(timed=[11e6]))
+    assert found.unprofiled_ns == pytest.approx(1e6)
+    assert diff(side(), side(timed=[11e6])).unprofiled_ns is None
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"), [(1.2, "regressed"), (0.8, "improved"), (1.0, "unchanged"), (1.03, "inconclusive")]
+)
+def test_the_step_of_two_records_is_the_one_without_the_profiler(factor, verdict):
+    times = [10.0e6, 10.1e6, 9.9e6, 10.05e6, 9.95e6]
+    found = diff(side(timed=times), side(timed=[factor * each for each in times]))
+    assert found.delta_ns == 0
+    assert found.verdict() == verdict
+    assert found.timed.effect == pytest.approx(factor - 1)
+    # Welch's t of the logarithms, which have the same spread on both sides: 8 degrees of freedom.
+    half = 2.306 * np.log(times).std(ddof=1) * (2 / 5) ** 0.5
+    assert found.timed.ci95 == pytest.approx((factor * np.exp(-half) - 1, factor * np.exp(half) - 1), abs=1e-5)
+
+
+def test_of_one_process_each_nothing_is_told_of_the_timed_step():
+    found = diff(side(timed=[10e6]), side(timed=[20e6]))
+    assert (found.timed.ci95, found.verdict()) == (None, "inconclusive")
 
 
 def test_modules_hold_what_is_inside_them():
@@ -202,9 +221,15 @@ def test_a_recorded_call_is_a_side():
     )
     assert made.classes == ("operators", "copies", "Python and host")
     assert (made.ns.sum(axis=0) == made.step_ns).all()
-    assert (made.timed_ns, made.columns, made.unit) == (92.0, 2, "run")
+    assert ({name: list(times) for name, times in made.timed.items()}, made.columns, made.unit) == (
+        {"block_time": [90.0, 94.0]},
+        2,
+        "run",
+    )
     device = side_of_call("gpu", Call("", {}, (*rows, Row("kernel", "gemm", 2.0, (50, 52))), (100, 100)))
     assert [part.name for part in device.parts] == ["Python and host", "gemm", "overlapped"]
+    damaged = {"step_time": Series("timed", "ns", "lower", (0.0, 94.0))}
+    assert not side_of_call("base", Call("", damaged, rows, (100, 100))).timed
     assert (device.ns.sum(axis=0) == device.step_ns).all()
     check(diff(made, made))
 

@@ -12,7 +12,7 @@ import struct
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -128,21 +128,29 @@ class Watch(MetaPathFinder):
         """Find nothing but what is hidden."""
         if name.partition(".")[0] in sys.stdlib_module_names:
             return None
+        if name in self._hidden:
+            return _spec(name, self._hidden[name], self._import)
         self._note(name)
+        return None
+
+    def _import(self, name: str) -> None:
+        """Put a module that is hidden back, of which Python puts itself only what is asked for where it belongs.
+
+        Not where it is only looked for, as `importlib.util.find_spec` does to see whether something is installed.
+        """
         if name not in self._hidden:
-            return None
+            return
+        self._note(name)
         group = self._group_of[name]
         if name != group and self._is_compiled(name.partition(".")[0], self._groups[group]):
             self._unlike = self._unlike or f"the test imports {name} before {group}"
-        # Python itself puts the module that it asked for where it belongs.
-        module = self._hidden.pop(name)
+        del self._hidden[name]
         for member in self._groups.pop(group) if name == group else ():
             if member in self._hidden:
                 self._note(member)
                 sys.modules[member] = found = self._hidden.pop(member)
                 if member in self._attributes:
                     setattr(self._attributes[member], member.rpartition(".")[2], found)
-        return ModuleSpec(name, _Loaded(module))
 
     def _matters(self, group: str, members: Sequence[str]) -> bool:
         """Whether it makes a difference that a group is loaded which the test has not asked for.
@@ -271,15 +279,26 @@ class Watch(MetaPathFinder):
                 yield f"{module}.{getattr(hook, '__name__', kind.__name__)}"
 
 
-class _Loaded(Loader):
-    """Loads a module that is loaded."""
+def _spec(name: str, module: ModuleType, imported: Callable[[str], None]) -> ModuleSpec:
+    """The spec of a module that is loaded but hidden, with what is asked of the module's own."""
+    own = getattr(module, "__spec__", None)
+    spec = ModuleSpec(name, _Loaded(module, imported), origin=getattr(own, "origin", None))
+    spec.submodule_search_locations = getattr(own, "submodule_search_locations", None)
+    spec.has_location = getattr(own, "has_location", False)
+    return spec
 
-    def __init__(self, module: ModuleType) -> None:
+
+class _Loaded(Loader):
+    """Loads a module that is loaded, and calls `imported` with its name when it is imported."""
+
+    def __init__(self, module: ModuleType, imported: Callable[[str], None]) -> None:
         self._module = module
         self._spec = getattr(module, "__spec__", None)
+        self._imported = imported
 
-    def create_module(self, _spec: ModuleSpec) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module."""
+        self._imported(spec.name)
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:

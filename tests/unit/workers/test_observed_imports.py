@@ -1,6 +1,7 @@
 """What a process sees of how its test loads."""
 
 import gc
+import importlib.util
 import os
 import sys
 
@@ -223,6 +224,35 @@ def test_modules_are_the_ones_that_were_loaded_before(forked):
     assert (zeta_lib, outer) == (hidden["zeta_lib"], hidden["zeta_package.outer"])
     assert zeta_lib.__spec__.loader.path == zeta_lib.__file__
     assert zeta_package.inner is hidden["zeta_package.inner"]
+
+
+def test_a_module_that_is_only_looked_for_is_loaded_once(forked, load):
+    load("pair_package.inner")
+    load.files["pair_package"] = load("pair_package.__init__", "from . import inner")
+    watch = forked("pair_package")
+    hidden = dict(watch._hidden)
+    found = importlib.util.find_spec("pair_package")
+    own = hidden["pair_package"].__spec__
+    assert (found.origin, found.has_location, found.submodule_search_locations) == (
+        own.origin,
+        True,
+        own.submodule_search_locations,
+    )
+    assert not {"pair_package", "pair_package.inner"} & set(sys.modules)
+    assert not watch.shown().modules
+    import pair_package
+
+    assert pair_package is hidden["pair_package"]
+    assert pair_package.inner is hidden["pair_package.inner"]
+    assert pair_package.__spec__ is own
+    assert watch.start_call() == ""
+
+
+def test_a_module_that_is_looked_for_and_not_imported_is_not_the_tests(forked):
+    watch = forked("zeta_lib")
+    importlib.util.find_spec("zeta_lib")
+    assert not watch.shown().modules
+    assert watch.start_call() == "the test has not imported zeta_lib"
 
 
 @pytest.mark.parametrize(

@@ -213,10 +213,12 @@ class Forks:
         try:
             parent.load()
         except ForkError as error:
-            self._unfit[parent.wanted, parent.surroundings] = str(error)
             parent.close()
             self._first = None if self._first is parent else self._first
             self._pool = [each for each in self._pool if each is not parent]
+            if not self._pool:
+                # Else it was this one's own trouble: the others load the same.
+                self._unfit[parent.wanted, parent.surroundings] = str(error)
             raise
         return parent
 
@@ -433,9 +435,13 @@ class ForkParent:
     def _ask(self, message: object, descriptors: Sequence[int] = ()) -> Any:
         if not self._in_step:
             raise ForkError("the fork server was stopped, because it did not answer")
+        # Whatever interrupts this, Ctrl-C too, leaves an answer that would be taken for that to the next message.
+        self._in_step = False
         with contextlib.suppress(ChannelClosed, OSError):
             self._tell(message, descriptors)
-        return self._answer(clocks.monotonic() + _ANSWER_SECONDS, _ANSWER_SECONDS)
+        answer = self._answer(clocks.monotonic() + _ANSWER_SECONDS, _ANSWER_SECONDS)
+        self._in_step = True
+        return answer
 
     def _tell(self, message: object, descriptors: Sequence[int] = ()) -> None:
         with socket.socket(fileno=os.dup(self._channel.fileno())) as connection:
@@ -447,11 +453,11 @@ class ForkParent:
         try:
             return self._channel.receive(alive=lambda: self.alive, deadline=deadline)
         except ChannelTimeout:
-            # An answer that comes later would be taken for that to the next message.
-            self._in_step = False
             processes.end(self._process.pid)
             raise ForkError(f"the fork server did not answer within {seconds:g} s") from None
         except (ChannelClosed, OSError):
+            # No answer comes any more.
+            self._in_step = True
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1)
             said = self._last_line()
@@ -497,6 +503,8 @@ class ForkedProcess:
                 raise subprocess.TimeoutExpired(["fork"], timeout or 0.0)
             os.close(self._descriptor)
             self._descriptor = None
+            # Also if asking is interrupted: then nobody asks again.
+            self._code = -signal.SIGKILL
             self._code = self._parent.reap(self.pid)
         return self._code
 

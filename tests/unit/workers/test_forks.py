@@ -442,3 +442,44 @@ def test_a_parent_that_answers_late_is_of_no_use_any_more(library, monkeypatch):
         assert parent.reap(1) == -signal.SIGKILL
         with pytest.raises(ForkError, match="was stopped, because it did not answer"):
             parent.fork((), sys.path, str(Path.cwd()), environment(1))
+
+
+def interrupt_next(parent, monkeypatch):
+    """Ctrl-C while the answer to the next message is waited for."""
+
+    def receive(**_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parent._channel, "receive", receive)
+
+
+def test_an_answer_that_ctrl_c_did_not_let_come_is_not_taken_for_the_next(forked, monkeypatch):
+    worker = forked()
+    parent = worker.process._parent
+    interrupt_next(parent, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        parent.fork((), sys.path, str(Path.cwd()), environment(1))
+    os.kill(worker.process.pid, signal.SIGKILL)
+    assert worker.process.wait(10) == -signal.SIGKILL
+
+
+def test_a_process_that_ctrl_c_interrupts_the_end_of_has_ended(forked, monkeypatch):
+    worker = forked()
+    os.kill(worker.process.pid, signal.SIGKILL)
+    interrupt_next(worker.process._parent, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        worker.process.wait(10)
+    assert worker.process.poll() == -signal.SIGKILL
+
+
+def test_trouble_of_one_parent_leaves_the_others_in_use(library, shelf):
+    wanted = Common(tuple(library(some_lib="")), ())
+    first = shelf.parent(wanted, 1)
+    first.rounds = ROUNDS_IN_A_ROW
+    shelf.parent(wanted, 1)
+    (other,) = (each for each in shelf._pool if each is not first)
+    processes.end(other.pid)
+    with pytest.raises(ForkError, match="exited"):
+        shelf._loaded(other)
+    assert shelf.parent(wanted, 1) is first

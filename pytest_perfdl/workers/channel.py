@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pytest
 
@@ -143,6 +143,7 @@ def pair() -> tuple[Channel, socket.socket]:
 
 
 Phase = Literal["setup", "call", "teardown"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 RawOutcome = Literal["passed", "failed", "skipped"]
 
 

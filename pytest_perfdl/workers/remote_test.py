@@ -17,6 +17,7 @@ from pytest_perfdl.model.errors import TestAbsent, WorkerDied, WorkerTimeout
 from pytest_perfdl.system.pytest_internals import TerminalRepr, complete_subtest
 from pytest_perfdl.workers import channel
 from pytest_perfdl.workers.channel import (
+    PHASES,
     Broken,
     CallStarted,
     CaseReport,
@@ -42,6 +43,9 @@ class TestFailedInWorker(Exception):
     """A phase failed in the worker; its report there tells how and replaces the one made here."""
 
     __test__ = False
+
+
+_EXITED = "the worker process exited during the test's {} phase"
 
 
 class RemoteTest:
@@ -116,7 +120,7 @@ class RemoteTest:
             if self.waits:
                 self.take_turn()
             elif self.over or not self._serve():
-                raise WorkerDied(f"the worker process exited during the test's {phase} phase")
+                raise WorkerDied(_EXITED.format(phase))
         return self.phases[phase]
 
     def finish(self) -> None:
@@ -166,6 +170,9 @@ class RemoteTest:
             raise
         if message is None:
             self.over = True
+            if "teardown" not in self.phases and not self.unlike:
+                # As of `os._exit(0)`: an exit code of 0 says nothing of a test that has not ended.
+                raise WorkerDied(_EXITED.format(next(each for each in PHASES if each not in self.phases)))
             return False
         self._take(message)
         return True

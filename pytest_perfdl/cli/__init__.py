@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(sys.argv[1:] if arguments is None else list(arguments))
     except KeyboardInterrupt:
         # At any moment: while modules are imported, too, which is why this module imports next to nothing itself.
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt, OSError, AttributeError):
             sys.stderr.write("perfdl: interrupted\n")
         return INTERRUPTED
     finally:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -135,24 +138,44 @@ def say_progress(text: str) -> None:
 
 def say(text: str, *, error: bool = False, end: str = "\n") -> None:
     """Print lines, as every subcommand does: whatever they name, a terminal and a CI runner see plain text."""
-    _print(harmless(text) + end, sys.stderr if error else sys.stdout)
+    _print(harmless(text) + end, error=error)
 
 
 def say_colored(text: str) -> None:
     """Print lines that hold colors of ours; whatever else they hold is `harmless` already."""
-    _print(text + "\n", sys.stdout)
+    _print(text + "\n")
 
 
 def rewrite(text: str) -> None:
     """Put one line of progress in the place of the last, on stderr; the empty text takes it away."""
-    _print(f"\r\x1b[2K{visible(text)}", sys.stderr)
+    _print(f"\r\x1b[2K{visible(text)}", error=True)
 
 
-def _print(text: str, stream: TextIO) -> None:
-    """What the stream's encoding cannot say is spelled in ASCII."""
+def _print(text: str, *, error: bool = False) -> None:
+    """Print to stdout, or to stderr; what the stream's encoding cannot say is spelled in ASCII.
+
+    Raises
+    ------
+    CommandError
+        When stdout takes nothing: it is closed, or its disk is full. What stderr does not take is lost.
+    """
+    stream: TextIO | None = sys.stderr if error else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    stream.flush()
+    try:
+        if stream is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as failure:
+        if error:
+            return
+        if stream is not None:
+            # Python would try the rest again at its exit.
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise CommandError(f"cannot write to stdout: {failure.strerror}") from failure
 
 
 def width() -> int:
@@ -167,4 +190,4 @@ def print_json(data: Any) -> None:
 
 def say_json(text: str) -> None:
     """Print JSON that is ASCII; the one sequence of it that GitHub's runner may obey is spelled with an escape."""
-    _print(without_secrets(text).rstrip("\n").replace("##[", "#\\u0023[") + "\n", sys.stdout)
+    _print(without_secrets(text).rstrip("\n").replace("##[", "#\\u0023[") + "\n")

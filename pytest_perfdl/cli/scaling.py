@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.cli.common import Parser, say, say_json, width
-from pytest_perfdl.model.errors import CommandError, ScalingError
+from pytest_perfdl.model.errors import CommandError, OtherSchemaError, ScalingError
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
@@ -245,6 +245,8 @@ def _load_model(path: Path) -> Choice:
         raise CommandError(f"{path} cannot be read: {error.strerror}") from error
     except ScalingError as error:
         raise CommandError(f"{path}: {error}") from error
+    except OtherSchemaError as error:
+        raise CommandError(f"{path} {error}") from error
     except (ValueError, KeyError, TypeError, RecursionError):
         raise CommandError(f"{path} is not a model file of `perfdl scaling fit --save`") from None
 

@@ -178,7 +178,7 @@ def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, 
 
 
 def _doubts(traces: Sequence[Trace]) -> list[Note]:
-    """What is wrong with the traces, as far as it is known to change figures."""
+    """What is wrong with the traces: what the reader found, and what is known of their steps to change figures."""
     from pytest_perfdl.analysis.events.step_list import MIXED
     from pytest_perfdl.analysis.events.steps import steps_of
     from pytest_perfdl.analysis.overview.selection import largest_group
@@ -186,6 +186,7 @@ def _doubts(traces: Sequence[Trace]) -> list[Note]:
 
     found: list[tuple[str, str, str]] = []
     for trace in traces:
+        found += [(trace.source, "trace", finding) for finding in trace.findings]
         steps = steps_of(trace)
         if kinds := largest_group(steps):
             found.append((trace.source, MIXED, kinds))

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pytest_perfdl.model.errors import ScalingError
+from pytest_perfdl.model.errors import OtherSchemaError, ScalingError
 from pytest_perfdl.model.record import Call, Record, RowKind
+from pytest_perfdl.model.record_json import check_schema
 from pytest_perfdl.scaling.choose import Choice, Coefficient, Fit, evaluate
 from pytest_perfdl.scaling.generic import ADDITIVE, PRODUCT
 from pytest_perfdl.scaling.laws import AFFINE, PIECEWISE, Form
@@ -21,6 +22,8 @@ from pytest_perfdl.scaling.points import Member, Points
 # A choice among models as plain data and back: what was fitted once predicts later, without its points' file.
 
 
+SCHEMA = 1
+
 _FORMS: Mapping[str, Form[Any]] = {form.name: form for form in (AFFINE, PIECEWISE, PHYSICAL, PRODUCT, ADDITIVE)}
 
 
@@ -28,6 +31,7 @@ def to_data(choice: Choice) -> dict[str, Any]:
     """Everything that `from_data` needs: numbers, text, lists and dicts; times in nanoseconds."""
     points = choice.points
     return {
+        "schema": SCHEMA,
         "intrinsic": list(points.intrinsic),
         "extrinsic": list(points.extrinsic),
         "columns": {name: points.columns[name].tolist() for name in points.factors},
@@ -46,8 +50,11 @@ def from_data(data: Any) -> Choice:
     ------
     ScalingError
         The data is not of that form.
+    OtherSchemaError
+        It is of another version.
     """
     try:
+        check_schema(data["schema"], SCHEMA)
         names = (*data["intrinsic"], *data["extrinsic"])
         rows = zip(*(data["columns"][name] for name in names), data["ns"], strict=True)
         measured = ((dict(zip(names, row[:-1], strict=True)), row[-1]) for row in rows)
@@ -56,7 +63,7 @@ def from_data(data: Any) -> Choice:
         (chosen,) = (fit for fit in fits if fit.name == data["chosen"])
         explanation, warnings = (tuple(map(str, data[name])) for name in ("explanation", "warnings"))
         return Choice(points, fits, chosen, explanation, warnings)
-    except ScalingError:
+    except (ScalingError, OtherSchemaError):
         raise
     except (KeyError, TypeError, ValueError, IndexError, msgspec.ValidationError) as error:
         raise ScalingError(f"the file is not a saved model ({type(error).__name__}: {error})") from None

@@ -1,6 +1,7 @@
 """What the commands make of damaged traces: a figure is right, or they say why it is not there."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,18 @@ def test_no_command_has_figures_of_a_trace_that_cannot_be_used(name, write, outp
     code, _, err = output("trace", file, "--advise")
     assert code == 0
     assert ("perfdl trace: no advice:" in err) == (not steps)
+
+
+def test_every_command_says_what_the_reader_says(write, output, figures, tmp_path):
+    whole = write("whole", steady())
+    cut = tmp_path / "cut.json"
+    cut.write_bytes(Path(whole).read_bytes()[:-300])
+    for command in (["trace"], ["whatif", "--scale", "name~gemm:0.5"], ["diff", whole]):
+        code, out, err = output(*command, str(cut))
+        assert code == 0, command
+        assert "the trace is truncated at byte" in out + err, command
+    _, found = figures("whatif", str(cut), "--scale", "name~gemm:0.5")
+    assert any("the trace is truncated at byte" in note["text"] for note in found["notes"])
 
 
 def test_diff_of_a_damaged_side_as_json_and_page(write, figures, output, tmp_path):

@@ -2,6 +2,9 @@
 
 import io
 import json
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -87,3 +90,19 @@ def test_json_holds_no_order_for_a_runner(capsys):
     text = capsys.readouterr().out
     assert "##[" not in text
     assert json.loads(text) == {"name": "##[add-mask]x"}
+
+
+@pytest.mark.parametrize("redirected", ["> /dev/full", ">&-", "> /dev/full 2>&-", ">&- 2>&-"])
+def test_a_stdout_that_takes_nothing_is_an_error_of_the_command(stored, redirected):
+    """Exit code 1 would say that something regressed."""
+    command = f"{shlex.quote(sys.executable)} -m pytest_perfdl.cli list {redirected}"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    said = "" if "2>" in redirected else "perfdl list: cannot write to stdout: "
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == bool(said)
+
+
+def test_a_stderr_that_takes_nothing_changes_no_exit_code(stored):
+    command = f"{shlex.quote(sys.executable)} -m pytest_perfdl.cli show --dir nothing 2> /dev/full"
+    assert subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=False).returncode == 2

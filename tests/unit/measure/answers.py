@@ -1,6 +1,5 @@
 """What a worker answered, made from a few numbers."""
 
-import gc
 from dataclasses import replace
 
 from pytest_perfdl.measure.commands import (
@@ -8,7 +7,6 @@ from pytest_perfdl.measure.commands import (
     CallInfo,
     CallResult,
     Compiled,
-    Count,
     Counted,
     Finish,
     Profiled,
@@ -24,10 +22,6 @@ class Conversation:
     """Gives commands and keeps the answers."""
 
     def __init__(self, *commands):
-        # The profiler tells of the end of all that it once recorded: garbage that earlier tests have left, collected in
-        # a counted step, would be a part of its peak.
-        if any(isinstance(command, Count) for command in commands):
-            gc.collect()
         self.commands = [*commands, Finish()]
         self.answers = []
 

@@ -67,5 +67,6 @@ def test_a_step_of_a_period_begins_with_what_those_before_it_left(tmp_path):
             kept.clear()
         else:
             kept.append(torch.empty(1 << 20))
-    # 4 MiB of the first step, and 8 MiB in the second.
-    assert counting.answers[0].counts["peak_memory"] == 12 << 20
+    # 4 MiB of the first step, and 8 MiB in the second; what other tests of this process hold is static.
+    counts = counting.answers[0].counts
+    assert counts["peak_memory"] - counts["static_memory"] == 12 << 20

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pytest_perfdl.model.errors import ScalingError
+from pytest_perfdl.model.errors import OtherSchemaError, ScalingError
 from pytest_perfdl.scaling.choose import choose, predict
 from pytest_perfdl.scaling.saved import from_data, to_data
 from unit.scaling.sizes import grid, line
@@ -57,3 +57,9 @@ def broken(**changes):
 def test_what_is_no_model_is_refused(data, problem):
     with pytest.raises(ScalingError, match=problem):
         from_data(data)
+
+
+@pytest.mark.parametrize("schema", [0, 2, "1"])
+def test_a_model_of_another_version_is_refused(schema):
+    with pytest.raises(OtherSchemaError, match=rf"another version .* \(schema {schema}, this one reads 1\)"):
+        from_data(broken(schema=schema))

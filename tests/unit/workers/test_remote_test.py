@@ -29,9 +29,7 @@ def test_a_process_that_ends_before_its_test_has_died(messages, during, serve):
         serve(remote(*messages))
 
 
-@pytest.mark.parametrize(
-    "messages", [(phase("setup"), phase("teardown")), (phase("setup"), Unlike("of other modules"))]
-)
+@pytest.mark.parametrize("last", [phase("teardown"), Unlike("of other modules")])
 def test_a_process_that_has_ended_its_test_or_is_to_be_started_anew_has_not(last):
     test = remote(phase("setup"), last)
     test.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import os
 import sys
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, None, None]:
+    early_config.stash[settings.ENVIRONMENT] = dict(os.environ)
     if "--perf-update" not in short_names.registered(parser):
         settings.refuse_unknown_mode(args)
     if short_names.lengthen(args, options.FLAGS, parser):

@@ -82,7 +82,7 @@ def _run(given: list[str]) -> int:
     import argparse
 
     from pytest_perfdl import __version__
-    from pytest_perfdl.cli.common import Parser, say
+    from pytest_perfdl.cli.common import Parser, refuse_to_overwrite, say
     from pytest_perfdl.model.errors import PerfdlError
     from pytest_perfdl.model.visible import visible
 
@@ -114,6 +114,7 @@ def _run(given: list[str]) -> int:
     if unknown:
         commands.choices[parsed.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
+        refuse_to_overwrite(vars(parsed))
         code: int = module.run(parsed)
         return code
     except PerfdlError as error:

@@ -110,9 +110,12 @@ def _verify(store: Store) -> int:
     wrong += [(path, f"differs from {other.name} only in case") for path, other in _collisions(files)]
     for path, why in sorted(wrong):
         say(f"{visible(shown(path))}: {visible(why)}")
-    count = sum(1 for path in files if path.suffix == RECORD_SUFFIX and path.name != MACHINE_FILE)
-    problems = f", {plural(len(wrong), 'problem')}" if wrong else ""
-    say(f"{plural(count, 'baseline')} verified{problems}")
+    records = {path for path in files if path.suffix == RECORD_SUFFIX and path.name != MACHINE_FILE}
+    count, sound = len(records), len(records - {path for path, _ in wrong})
+    if wrong:
+        say(f"{sound} of {plural(count, 'baseline')} verified, {plural(len(wrong), 'problem')}")
+    else:
+        say(f"{plural(count, 'baseline')} verified")
     return 1 if wrong else 0 if count else 3
 
 

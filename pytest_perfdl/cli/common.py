@@ -17,6 +17,8 @@ from pytest_perfdl.model.visible import harmless, visible, without_secrets
 from pytest_perfdl.system.remote import is_url, local, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytest_perfdl.trace import Trace
 
 
@@ -27,6 +29,40 @@ class Parser(argparse.ArgumentParser):
         """End the command with exit code 2."""
         say(f"{self.prog}: {visible(message)} (see {self.prog} --help)", error=True)
         self.exit(2)
+
+
+_OUTPUTS = ("html", "trace", "out", "csv", "save", "plot")
+"""Arguments of all commands that name a file to write."""
+_READ = (".json", ".gz", ".pickle")
+"""How names of files end that commands read where a folder is given."""
+
+
+def refuse_to_overwrite(arguments: Mapping[str, Any]) -> None:
+    """Refuse to write where a command reads: what was measured would be gone.
+
+    Raises
+    ------
+    CommandError
+    """
+    read = [
+        Path(each)
+        for name, given in arguments.items()
+        if name not in _OUTPUTS
+        for each in (given if isinstance(given, list) else [given])
+        if isinstance(each, str | Path)
+    ]
+    for name in _OUTPUTS:
+        if isinstance(arguments.get(name), str | Path) and any(_is_read(Path(arguments[name]), each) for each in read):
+            raise CommandError(f"{arguments[name]} would be overwritten, and is an input: write to another file")
+
+
+def _is_read(output: Path, given: Path) -> bool:
+    try:
+        if given.is_dir():
+            return output.is_file() and output.name.endswith(_READ) and output.resolve().is_relative_to(given.resolve())
+        return output.is_file() and output.samefile(given)
+    except (OSError, ValueError):
+        return False
 
 
 def one_run(trace: Trace) -> Trace:

@@ -24,10 +24,11 @@ from pytest_perfdl.baseline.files import TRACE_SUFFIX
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.cli.common import recordings_of
 from pytest_perfdl.cli.traces import Folder, recordings_in, with_step_name
-from pytest_perfdl.diff import STEP_TIMES, Origin, Side, damaged_side, side_of_breakdown, side_of_call, side_of_traces
+from pytest_perfdl.diff import Origin, Side, damaged_side, side_of_breakdown, side_of_call, side_of_traces
 from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files as bounded
 from pytest_perfdl.model.errors import InputError, NotATrace, RecordError, TraceError
+from pytest_perfdl.model.metrics import STEP_TIMES
 from pytest_perfdl.model.record import Record, metric_name
 from pytest_perfdl.model.record_json import from_json
 from pytest_perfdl.results import run_file

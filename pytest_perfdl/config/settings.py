@@ -38,6 +38,9 @@ from pytest_perfdl.system.device_lock import folder_of as lock_folder_of
 from pytest_perfdl.system.files import expanded
 from pytest_perfdl.system.remote import local
 
+ENVIRONMENT = pytest.StashKey[Mapping[str, str]]()
+"""The environment before any conftest file was loaded."""
+
 Isolate = Literal["process", "none"]
 Benchmarks = Literal["false", "true", "marked"]
 

@@ -15,7 +15,6 @@ kernel-bound regions (`causes.regions`). `shapley` divides a change where work o
 from pytest_perfdl.diff.account import AccountLine, Diff, diff
 from pytest_perfdl.diff.causes import Regions, causes, likeliest, places, regions, remainder
 from pytest_perfdl.diff.side import (
-    STEP_TIMES,
     DiffCause,
     Origin,
     Side,
@@ -26,7 +25,6 @@ from pytest_perfdl.diff.side import (
 )
 
 __all__ = [
-    "STEP_TIMES",
     "AccountLine",
     "Diff",
     "DiffCause",

@@ -26,7 +26,8 @@ from pytest_perfdl.analysis.events.intervals import LEAST_STEPS
 from pytest_perfdl.diff.matching.match import match
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.diff.matching.stages import ONE_SIDED, Weighted
-from pytest_perfdl.diff.side import STEP_TIMES, Change, excludes_zero, without_figures
+from pytest_perfdl.diff.side import Change, excludes_zero, without_figures
+from pytest_perfdl.model.metrics import STEP_TIMES
 from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.stats.quantiles import student
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.accounts import COPIES
 from pytest_perfdl.machine.utilization import Utilization
+from pytest_perfdl.model.metrics import STEP_TIMES
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.results.verdict import OperatorSides, WorkChange
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 # One of two sides of a diff: the parts of its steps, a column for each run.
 
 
-STEP_TIMES = ("step_time", "block_time")
-"""Metrics that are a step's time without the profiler; what of a step is compared is the first that there is."""
 Unit = Literal["run", "step"]
 """What varies independently, as far as it is known: processes, else the steps of the only one."""
 

@@ -35,7 +35,7 @@ import numpy as np
 from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge import round_data as pairs
 from pytest_perfdl.judge.log_ratios import as_ratio, worsening
-from pytest_perfdl.model.metrics import general, is_utilization
+from pytest_perfdl.model.metrics import STEP_TIMES, general, is_utilization
 from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 from pytest_perfdl.stats import evidence
@@ -301,7 +301,7 @@ class Gate:
         found = {}
         for name in (each.held.name for each in states if is_utilization(each.held.name)):
             call = name.rpartition(".")[0]
-            step = next((each for each in ("step_time", "block_time") if metric_name(call, each) in centers), None)
+            step = next((each for each in STEP_TIMES if metric_name(call, each) in centers), None)
             if step is not None and centers[metric_name(call, step)] < 0:
                 found[name] = f"not compared, because {step} did not get slower"
         return found

@@ -9,7 +9,7 @@ from pytest_perfdl.judge import budget, log_ratios, reasons
 from pytest_perfdl.judge.blame import blame
 from pytest_perfdl.model import metrics as metrics_of
 from pytest_perfdl.model.limits import BUILT_IN, limit_of, parse_limit
-from pytest_perfdl.model.metrics import GROWTH, general, is_utilization
+from pytest_perfdl.model.metrics import GROWTH, STEP_TIMES, general, is_utilization
 from pytest_perfdl.model.record import Series, metric_name
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict, worst
 
@@ -142,7 +142,7 @@ def timed_change(
 ) -> float | None:
     """Relative change of a call's step time, if it was compared so and has one of these verdicts (or any)."""
     by_name = {metric.name: metric for metric in metrics}
-    for name in ("step_time", "block_time"):
+    for name in STEP_TIMES:
         metric = by_name.get(metric_name(call, name))
         if metric is not None and metric.evidence == evidence and (verdicts is None or metric.verdict in verdicts):
             return metric.effect

@@ -64,6 +64,9 @@ CASES, CASE_TIME, GROUP_TIME = "cases", "case_time", "group_time"
 GROWTH = "growth"
 """This metric exists only for calls whose memory grows."""
 
+STEP_TIMES = ("step_time", "block_time")
+"""Metrics that are a step's time; what is said of a step is of the first that it has."""
+
 METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     "step_time": TimedMetric(
         "lower quartile of the timed steps, one value per process", label="lower quartile of step times"

@@ -17,6 +17,7 @@ import msgspec
 
 from pytest_perfdl.model.cases import LONGEST_ID
 from pytest_perfdl.model.errors import OtherSchemaError, RecordError
+from pytest_perfdl.model.metrics import METRICS, STEP_TIMES, TimedMetric
 from pytest_perfdl.model.record import (
     LONGEST_NOTE,
     SHORT_HASH,
@@ -294,6 +295,10 @@ def of_form(form: RecordForm) -> Record:
     repeats = sum(occasion.repeats for occasion in occasions)
     if not 0 < repeats <= _REPEATS:
         raise RecordError(f"is malformed (occasions: {plural(repeats, 'repeat')}, expected 1 to {_REPEATS})")
+    names = [each.name for each in form.calls]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise RecordError(f"is malformed (calls: two are called {visible(twice)[:_SAID]!r})")
     return Record(
         test=form.test,
         key=Key(form.key.slug, _scalars(form.key.parts, "key.parts")),
@@ -433,7 +438,7 @@ def _read_refreshed(form: _RefreshedForm) -> Refreshed:
 def _call(form: _CallForm, place: str, repeats: int) -> Call:
     return Call(
         name=form.name,
-        series={name: _series(each, f"{place}.metrics.{name}", repeats) for name, each in form.metrics.items()},
+        series={name: _series(name, each, f"{place}.metrics.{name}", repeats) for name, each in form.metrics.items()},
         rows=tuple(_row(each, f"{place}.rows[{number}]", repeats) for number, each in enumerate(form.rows)),
         profiled_ns=_durations(form.profiled_ns, repeats, f"{place}.profiled_ns"),
         op_counts=tuple(form.op_counts),
@@ -454,24 +459,44 @@ def _case(form: _CaseForm, place: str, repeats: int) -> Case:
 
 def _work(form: _WorkForm, place: str) -> CaseWork:
     stated = [each for each in (form.items, form.flops, form.bytes) if each is not None]
-    if min(_check_bounds(stated, place, LARGEST), default=0) < 0:
-        raise RecordError(f"is malformed ({_cut(place)}: {min(stated)}, expected a number of at least 0)")
+    _check_sign(_check_bounds(stated, place, LARGEST), place)
     return CaseWork(form.items, form.flops, form.bytes, form.dtype, form.cold)
 
 
-def _series(form: _SeriesForm, place: str, repeats: int) -> Series:
+def _series(name: str, form: _SeriesForm, place: str, repeats: int) -> Series:
     most = LONGEST_NS if form.unit == "ns" else LARGEST
     values = _check_bounds(_each(form.values, repeats, place), place, most)
+    if (known := METRICS.get(name)) is not None:
+        kind, better = ("timed", known.better) if isinstance(known, TimedMetric) else ("counted", "lower")
+        for field, found, meant in (
+            ("kind", form.kind, kind),
+            ("unit", form.unit, known.unit),
+            ("better", form.better, better),
+        ):
+            if found != meant:
+                raise RecordError(f"is malformed ({_cut(place)}.{field}: {visible(found)[:20]!r}, expected {meant!r})")
+        if name in STEP_TIMES and min(values) <= 0:
+            raise RecordError(f"is malformed ({_cut(place)}: {min(values)} ns, expected a time above 0)")
+        if kind == "counted" or form.unit == "ns":
+            _check_sign(values, place)
     return Series(form.kind, form.unit, form.better, tuple(values))
 
 
 def _row(form: _RowForm, place: str, repeats: int) -> Row:
-    (count,) = _check_bounds([form.count], f"{place}.count", LARGEST)
+    (count,) = _check_sign(_check_bounds([form.count], f"{place}.count", LARGEST), f"{place}.count")
     return Row(form.kind, form.name, count, _durations(form.ns, repeats, f"{place}.ns"))
 
 
 def _durations(values: Sequence[float], repeats: int, place: str) -> tuple[int, ...]:
-    return tuple(int(value) for value in _check_bounds(_each(values, repeats, place), place, LONGEST_NS))
+    checked = _check_bounds(_each(values, repeats, place), place, LONGEST_NS)
+    return tuple(int(value) for value in _check_sign(checked, place))
+
+
+def _check_sign(values: Sequence[float], place: str) -> Sequence[float]:
+    """The values, if none is below 0."""
+    if min(values, default=0) < 0:
+        raise RecordError(f"is malformed ({_cut(place)}: {min(values)}, expected a number of at least 0)")
+    return values
 
 
 def _each(values: Sequence[float], repeats: int, place: str) -> Sequence[float]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.analysis.events.origins import FRAME, is_function
+from pytest_perfdl.model.metrics import STEP_TIMES
 from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.model.step_part import common_module
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
@@ -283,7 +284,7 @@ def largest(causes: Sequence[Cause], count: int) -> list[Cause]:
 
 def _way(group: CauseGroup, judgement: Judgement) -> float:
     """The sign of the change of a group's call: as judged, else as profiled."""
-    names = [metric_name(group.call, name) for name in ("step_time", "block_time")]
+    names = [metric_name(group.call, name) for name in STEP_TIMES]
     for metric in judgement.metrics:
         if metric.name in names and metric.effect and metric.verdict in ("regressed", "improved", "suspect"):
             return metric.effect

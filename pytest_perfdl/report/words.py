@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.judge.budget import phrase
 from pytest_perfdl.judge.kernels import is_expected
 from pytest_perfdl.machine.utilization import TELLING
-from pytest_perfdl.model.metrics import general, label
+from pytest_perfdl.model.metrics import STEP_TIMES, general, label
 from pytest_perfdl.model.record import (
     INJECTED,
     SHORT_STEP,
@@ -188,7 +188,7 @@ def word(result: Result) -> str:
 def step_times(judgement: Judgement) -> list[MetricVerdict]:
     """The step time of each call, or its block time where steps were not timed one by one."""
     by_call: dict[str, MetricVerdict] = {}
-    for name in ("step_time", "block_time"):
+    for name in STEP_TIMES:
         for metric in judgement.metrics:
             if general(metric.name) == name and not is_expected(metric):
                 by_call.setdefault(metric.name.removesuffix(name), metric)

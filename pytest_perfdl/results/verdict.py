@@ -12,7 +12,7 @@ from typing import Literal
 from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.limits import Budget, Requirement
 from pytest_perfdl.model.memory import MemoryChange
-from pytest_perfdl.model.metrics import GROWTH, general
+from pytest_perfdl.model.metrics import GROWTH, STEP_TIMES, general
 from pytest_perfdl.model.record import TEST_ERROR, Better, Finding, Kind
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.curve import RankComparison
@@ -81,9 +81,6 @@ def worst(verdicts: list[Verdict], default: Verdict = "unchanged") -> Verdict:
     return min(verdicts, key=VERDICTS.index, default=default)
 
 
-_FIRST = ("step_time", "block_time")
-
-
 def importance(metric: MetricVerdict) -> int:
     """The place of a metric among those of one verdict: what readers ask for first comes first.
 
@@ -92,8 +89,8 @@ def importance(metric: MetricVerdict) -> int:
     name = general(metric.name)
     if not metric.of_step:
         return 5
-    if name in _FIRST:
-        return _FIRST.index(name)
+    if name in STEP_TIMES:
+        return STEP_TIMES.index(name)
     return 2 if metric.kind == "timed" else 3 if metric.unit == "B" else 4
 
 

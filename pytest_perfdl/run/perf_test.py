@@ -23,6 +23,7 @@ from pytest_perfdl.judge.budget import doubt_utilization, fails_utilization
 from pytest_perfdl.judge.stored_repeats import sensitivity
 from pytest_perfdl.measure.loops import LEAST_STEP_NS
 from pytest_perfdl.model.failures import PerfError
+from pytest_perfdl.model.metrics import STEP_TIMES
 from pytest_perfdl.model.record import CASE_ERROR, SHORT_STEP, UNTIED, Finding, Record, metric_name
 from pytest_perfdl.model.units import format_quantity, plural, some
 from pytest_perfdl.model.visible import clean
@@ -214,7 +215,7 @@ def _short_steps(measurement: Measurement) -> list[Finding]:
     found = []
     for info in (result.info for result in repeat.calls):
         # Of periods of several steps, and of few steps, there is only the time of whole blocks, or none.
-        named = (times.get(metric_name(info.name, name)) for name in ("step_time", "block_time"))
+        named = (times.get(metric_name(info.name, name)) for name in STEP_TIMES)
         series = next(filter(None, named), None)
         step = math.inf if series is None else statistics.median(series.values)
         if step < LEAST_STEP_NS and not info.not_looped and numbers.number(info.name) == 1:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -27,7 +28,7 @@ from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.files_read import SEEDED
 from pytest_perfdl.workers.forks import USED_BY_WORKERS, Common, ForkParent, Forks, common, keep_loaded
 from pytest_perfdl.workers.job import Job, plugin_packages, worker_options
-from pytest_perfdl.workers.process import AnyWorker, Worker
+from pytest_perfdl.workers.process import AnyWorker, Worker, environment
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
 
@@ -82,6 +83,8 @@ class Processes:
         For what is too large for a worker's channel, and for the workers' own temporary folders; by default a new one.
     forks
         What workers are forked from; by default nothing is there yet.
+    began
+        The environment before any code of the repository was loaded; by default as it is.
     """
 
     def __init__(
@@ -91,12 +94,16 @@ class Processes:
         revisions: Revisions,
         folder: Folder | None = None,
         forks: Forks | None = None,
+        began: Mapping[str, str] | None = None,
     ) -> None:
         self._config = config
         self._settings = settings
         self._revisions = revisions
         self._folder = folder or folders.temporary("scratch")
         self._forks = forks or Forks(USED_BY_WORKERS)
+        self._began = began
+        self._unset: dict[Path, dict[str, str | None]] = {}
+        """Variables that code of a checkout does not set as the working tree's does, by its folder."""
         self._running: list[RemoteTest] = []
         self._numbers = itertools.count(1)
         self._last: Start | None = None
@@ -205,11 +212,17 @@ class Processes:
         inherit_output = first and capture != "fd"
         import_path = None if checkout is None else checkout.import_path()
         folder = None if checkout is None else checkout.folder(Path.cwd())
-        extra_environment = _caches(caches)
+        unset = self._unset_of(checkout)
+        if unset and parent is not None:
+            listed = ", ".join(sorted(unset))
+            raise ForkError(f"the current code and the baseline set environment variables differently: {listed}")
+        given = {name: value for name, value in os.environ.items() if name not in unset}
+        given |= {name: value for name, value in unset.items() if value is not None}
+        variables = environment(test.plan.threads, given) | _caches(caches)
         if checkout is not None:
             # torch builds C++ extensions in one folder per name: who waits for the other side's build would load it.
             built = checkout.root.parent if checkout.is_other_code else self.scratch
-            extra_environment |= {**checkout.environment(), "TORCH_EXTENSIONS_DIR": str(built / "torch_extensions")}
+            variables |= {**checkout.environment(), "TORCH_EXTENSIONS_DIR": str(built / "torch_extensions")}
         interpreter = None if checkout is None else checkout.interpreter
         worker: AnyWorker
         if test.plan.ranks:
@@ -222,23 +235,21 @@ class Processes:
                 join=joined,
                 folder=ranks_folder,
                 root=str(config.rootpath),
-                threads=test.plan.threads,
+                variables=variables,
                 timeout=self.timeout(test).seconds,
                 inherit_output=inherit_output,
                 import_path=import_path,
                 working_folder=folder,
-                extra_environment=extra_environment,
                 interpreter=interpreter,
             )
         else:
             worker = Worker(
                 job,
-                threads=test.plan.threads,
+                variables=variables,
                 timeout=self.timeout(test).seconds,
                 inherit_output=inherit_output,
                 import_path=import_path,
                 folder=folder,
-                extra_environment=extra_environment,
                 parent=parent,
                 interpreter=interpreter,
             )
@@ -251,6 +262,14 @@ class Processes:
         )
         self._running = [*(each for each in self._running if not each.over), remote]
         return remote
+
+    def _unset_of(self, checkout: Checkout | None) -> dict[str, str | None]:
+        """Variables of this process that processes of a side begin without: see `Checkout.unset`."""
+        if checkout is None or self._began is None:
+            return {}
+        if checkout.root not in self._unset:
+            self._unset[checkout.root] = checkout.unset(self._began)
+        return self._unset[checkout.root]
 
     def _caches_of(self, test: PerfTest, checkout: Checkout | None, *, cold: bool) -> Path:
         """The folder of a side's compiler caches; a new one where it must be empty.

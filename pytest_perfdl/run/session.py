@@ -20,7 +20,7 @@ import pytest
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.config.invocation import invocation
 from pytest_perfdl.config.marker import NOTHING_SELECTED
-from pytest_perfdl.config.settings import Settings
+from pytest_perfdl.config.settings import ENVIRONMENT, Settings
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.stopping_rule import ALPHA
 from pytest_perfdl.machine.rates import FILE as MACHINE_FILE
@@ -182,7 +182,9 @@ class PerfSession:
             collected=self._collected,
             store=self._store,
             revisions=revisions,
-            processes=Processes(config, settings, revisions, forks=self._forks),
+            processes=Processes(
+                config, settings, revisions, forks=self._forks, began=config.stash.get(ENVIRONMENT, None)
+            ),
             machines=MachineRates(self._store),
             progress=Progress(
                 config.pluginmanager.get_plugin("terminalreporter"),

@@ -10,7 +10,7 @@ from pytest_perfdl.judge.work import Rows, find_vanished
 from pytest_perfdl.measure.commands import CallInfo, FirstAndLater, Profiled, first_and_later
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import SideError
-from pytest_perfdl.model.metrics import general
+from pytest_perfdl.model.metrics import STEP_TIMES, general
 from pytest_perfdl.model.record import KERNELS_LOST, Call, Finding, metric_name
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run.collection import PerfTest
@@ -21,7 +21,6 @@ from pytest_perfdl.workers.remote_test import Script
 
 MUCH = 0.3
 """Part by which a step must be faster to be looked at, where it is not certain that it is."""
-_TIMES = ("step_time", "block_time")
 _PASSES = ("improved", "unchanged", "inconclusive")
 
 
@@ -55,7 +54,7 @@ def with_vanished_work(
         context.progress.clear()
     calls = {call.name: call for call in base}
     for each in found:
-        times = {metric_name(each.call, name) for name in _TIMES}
+        times = {metric_name(each.call, name) for name in STEP_TIMES}
         why = ""
         if each.pending and not before.get(each.call):
             why = f"the step returns {each.pending}: compute the result in the step"
@@ -86,7 +85,7 @@ def _rows(profiled: Profiled, kind: str) -> Rows:
 
 def _is_faster(metric: MetricVerdict) -> bool:
     much = metric.effect is not None and metric.effect < -MUCH
-    return metric.of_step and general(metric.name) in _TIMES and (metric.verdict == "improved" or much)
+    return metric.of_step and general(metric.name) in STEP_TIMES and (metric.verdict == "improved" or much)
 
 
 def _judge_changed(judgement: Judgement, names: Container[str], why: str) -> Judgement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ def changed(contents: Mapping[Path, bytes]) -> dict[Path, bytes]:
 def write_files(contents: Mapping[Path, bytes], *, flush: bool = False) -> None:
     """Write each file to a temporary one beside it; only when all are complete, put them in their places.
 
+    What is no file but something to write to (a pipe, `/dev/stdout`) is written to last.
+
     Parameters
     ----------
     flush
@@ -43,6 +46,8 @@ def write_files(contents: Mapping[Path, bytes], *, flush: bool = False) -> None:
     path = Path()
     try:
         for path, content in contents.items():
+            if _is_stream(path):
+                continue
             staged[path] = temporary = path.parent / temporary_name()
             with temporary.open("xb") as file:
                 file.write(content)
@@ -51,6 +56,8 @@ def write_files(contents: Mapping[Path, bytes], *, flush: bool = False) -> None:
                     os.fsync(file.fileno())
         for path, temporary in staged.items():
             temporary.replace(path)
+        for path in contents.keys() - staged.keys():
+            path.write_bytes(contents[path])
     except BaseException as error:
         for temporary in staged.values():
             delete_file(temporary, temporary.parent)
@@ -60,15 +67,32 @@ def write_files(contents: Mapping[Path, bytes], *, flush: bool = False) -> None:
         raise
 
 
+def _is_stream(path: Path) -> bool:
+    """Whether it is something to write to rather than to replace: a device, a pipe, or what stands for a descriptor."""
+    if path.absolute().is_relative_to("/dev"):
+        return path.exists()
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write that takes its place when it is complete: for what is not in memory at once.
+
+    What is no file but something to write to, as of `write_files`, is written to at once.
 
     Raises
     ------
     OSError
         When it cannot be written, whose name it has: what was there is then still there, and no temporary file is left.
     """
+    if _is_stream(path):
+        with path.open("wb") as file:
+            yield file
+        return
     temporary = path.parent / temporary_name()
     try:
         with temporary.open("xb") as file:

@@ -26,7 +26,7 @@ from pytest_perfdl.model.visible import without_secrets
 from pytest_perfdl.system import clocks, folders, processes
 from pytest_perfdl.system.files import replacing, write_files
 from pytest_perfdl.system.folders import Folder
-from pytest_perfdl.system.git import environment_apart, run_git, said, trouble
+from pytest_perfdl.system.git import environment_apart, git, run_git, said, trouble
 from pytest_perfdl.system.processes import Finished
 from pytest_perfdl.workers.interpreter import Interpreter
 
@@ -227,6 +227,10 @@ _FILTER = (
 _INSTALLED = ("site-packages", "dist-packages")
 
 
+NOTES = ("PYTEST_", "_TORCHINDUCTOR_")
+"""How variables begin that pytest keeps for others, and torch's compiler for the code that it writes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Checkout:
     """A folder that stands in for the working tree."""
@@ -305,6 +309,29 @@ class Checkout:
         entries = [*ours, *(self._moved(entry) for entry in given.split(os.pathsep) if given)]
         return {"PYTHONPATH": os.pathsep.join(entries)} if entries else {}
 
+    def unset(self, began: Mapping[str, str]) -> dict[str, str | None]:
+        """Variables that changed since pytest began, unless this side's code sets them as the working tree's does.
+
+        pytest's process has loaded the working tree's code, which may have set them when it was imported; code that
+        sets one names it. This side's processes begin without, and set what their code does.
+
+        Parameters
+        ----------
+        began
+            The variables before any code of the repository was loaded.
+
+        Returns
+        -------
+        dict
+            Their values then, `None` for what was not set.
+        """
+        names = {name for name in {*began, *os.environ} if began.get(name) != os.environ.get(name)}
+        changed = sorted(name for name in names if not name.startswith(NOTES))
+        if not changed or not self.is_other_code:
+            return {}
+        here, there = (_lines_with(changed, tree) for tree in (self.root, self.working_tree))
+        return {name: began.get(name) for name in changed if here[name] != there[name]}
+
     def _moved(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.path(value) if Path(value).is_absolute() else value
@@ -314,6 +341,14 @@ class Checkout:
         if isinstance(value, list | tuple):
             return type(value)(map(self._moved, value))
         return value
+
+
+def _lines_with(names: Sequence[str], tree: Path) -> dict[str, list[str]]:
+    """Lines of a worktree's files in which each name is a word."""
+    words = [word for name in names for word in ("-e", name)]
+    found = git(tree, "grep", "-hIFw", "--untracked", *words) or ""
+    lines = sorted(map(str.strip, found.splitlines()))
+    return {name: [line for line in lines if name in line] for name in names}
 
 
 def is_own(path: Path, tree: Path) -> bool:

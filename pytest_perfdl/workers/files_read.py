@@ -22,7 +22,7 @@ from typing import Any
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.git import MADE_BY_PYTHON
 from pytest_perfdl.workers.channel import CallShown, Shown
-from pytest_perfdl.workers.checkout import is_own
+from pytest_perfdl.workers.checkout import NOTES, is_own
 
 # What a process observes while its test is imported: modules, environment variables, import hooks.
 
@@ -34,8 +34,6 @@ NOT_THE_TESTS = frozenset(("pytest_perfdl", "pytest", "_pytest", "pluggy"))
 """Packages that every worker loads before its test."""
 SEEDED = "numpy.random"
 """What seeding loads where numpy is loaded, whether the test uses it or not."""
-_NOTES = ("PYTEST_", "_TORCHINDUCTOR_")
-"""How variables begin that pytest keeps for others, and torch's compiler for the code that it writes."""
 _HARMLESS_FINDERS = ("_SixMetaPathImporter", "MetadataPathFinder", "VendorImporter", "_LegacyModuleAliasFinder")
 """Finders that libraries in wide use put there for what they make up themselves, or for metadata alone."""
 
@@ -193,7 +191,7 @@ class Watch(MetaPathFinder):
         if now != self._environment:
             before, self._environment = self._environment, dict(now)
             changed = {os.fsdecode(each) for each in {*now, *before} if now.get(each) != before.get(each)}
-            changed = {each for each in changed if not each.startswith(_NOTES)}
+            changed = {each for each in changed if not each.startswith(NOTES)}
             # What a module changes while it is loaded it changes wherever it is loaded.
             loader = next((each for each in being_loaded() if self._third_party(each, sys.modules[each])), None)
             if loader is not None:

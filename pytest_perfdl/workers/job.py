@@ -24,7 +24,7 @@ from pytest_perfdl.system.pytest_internals import entry_point_plugins
 from pytest_perfdl.workers.channel import Broken, CallStarted, PhaseReport, Plugins, Reply, Stopped, WorkerJob
 from pytest_perfdl.workers.interpreter import Interpreter
 from pytest_perfdl.workers.launcher import START_SECONDS, RankLauncher
-from pytest_perfdl.workers.process import GRACE_SECONDS, describe_exit, environment, import_texts
+from pytest_perfdl.workers.process import GRACE_SECONDS, describe_exit, import_texts
 from pytest_perfdl.workers.rank_process import RankProcess, waits_for_others
 
 # The ranks of one distributed test, driven as one worker.
@@ -67,8 +67,8 @@ class Job:
         A new folder for the ranks' stacks and outputs.
     root
         Folder that places in the user's code are relative to.
-    threads, timeout, inherit_output, import_path, working_folder, extra_environment, interpreter
-        As of `Worker`; `threads` are each rank's.
+    variables, timeout, inherit_output, import_path, working_folder, interpreter
+        As of `Worker`.
 
     Raises
     ------
@@ -85,12 +85,11 @@ class Job:
         join: Callable[[Sequence[Any]], Any],
         folder: Path,
         root: str,
-        threads: int,
+        variables: Mapping[str, str],
         timeout: float,
         inherit_output: bool,
         import_path: Sequence[str] | None = None,
         working_folder: str | None = None,
-        extra_environment: Mapping[str, str] | None = None,
         interpreter: Interpreter | None = None,
     ) -> None:
         self._launch = launch
@@ -111,7 +110,7 @@ class Job:
             own_path=own_path() if interpreter is None else list(interpreter.path),
             import_path=import_texts(sys.path if import_path is None else import_path),
             working_folder=working_folder,
-            variables=environment(threads) | dict(extra_environment or {}),
+            variables=variables,
             inherit_output=inherit_output,
         )
 

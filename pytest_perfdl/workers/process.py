@@ -3,7 +3,8 @@
 Environment variables of a worker: `environment` takes those of this process without coverage's, `PYTEST_ADDOPTS` and
 xdist's, and sets the allocator, the hash seed, no remote caches of compilers, the numbers of threads and
 `PYTEST_PERFDL_WORKER`. `run.processes` adds the folders of compilers' caches and, for a checkout, that of C++
-extensions and what `Checkout.environment` gives (`PYTHONPATH`). Ranks also get their own (`RANK`, `MASTER_ADDR`, ...):
+extensions and what `Checkout.environment` gives (`PYTHONPATH`), without what only the working tree's code has set
+(`Checkout.unset`). Ranks also get their own (`RANK`, `MASTER_ADDR`, ...):
 from `launcher`, or with `--perf-launch` from torch's elastic launcher.
 """
 
@@ -126,8 +127,8 @@ class Worker:
     ----------
     job
         What to run.
-    threads
-        Intra-op threads.
+    variables
+        Its environment (`environment`).
     timeout
         Seconds until `receive` gives up.
     inherit_output
@@ -136,8 +137,6 @@ class Worker:
         `sys.path` and current folder of the process; by default this process's.
     interpreter
         The Python that runs it; by default this process's.
-    extra_environment
-        Variables that it has beside this process's or in their place.
     parent
         What to fork the process from; by default it is started. A forked one's output is never the user's.
     """
@@ -146,12 +145,11 @@ class Worker:
         self,
         job: WorkerJob,
         *,
-        threads: int,
+        variables: Mapping[str, str],
         timeout: float,
         inherit_output: bool,
         import_path: Sequence[str] | None = None,
         folder: str | None = None,
-        extra_environment: Mapping[str, str] | None = None,
         parent: Parent | None = None,
         interpreter: Interpreter | None = None,
     ) -> None:
@@ -159,7 +157,6 @@ class Worker:
         self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self._deadline = clocks.monotonic() + timeout
         self._channel, theirs = pair()
-        variables = environment(threads) | dict(extra_environment or {})
         path = import_texts(sys.path if import_path is None else import_path)
         self._process: Process
         try:
@@ -320,11 +317,11 @@ def boot(
     )
 
 
-def environment(threads: int) -> dict[str, str]:
-    """The present environment with the allocator and thread counts pinned and coverage's hooks removed."""
+def environment(threads: int, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables, by default the present ones, with allocator and thread counts pinned and coverage's hooks removed."""
     kept = {
         name: value
-        for name, value in os.environ.items()
+        for name, value in given.items()
         if not name.startswith(("COV_CORE_", "COVERAGE_")) and name not in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER")
     }
     count = str(threads)

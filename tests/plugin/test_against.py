@@ -307,3 +307,31 @@ def test_a_test_that_the_other_revision_skips_cannot_be_compared(project):
     assert (done.code, test["verdict"]) == (0, "incomparable"), done.output
     assert "does not have this test" not in done.output
     assert test["reason"].startswith("the test is skipped or expected to fail at the baseline commit ")
+
+
+SET = """
+import os
+import torch
+{line}
+def work():
+    return [torch.ones(3).sum() for _ in range(5 if os.environ.get("PERFDL_MORE") else 1)]
+"""
+WORKING = """
+import pytest
+from demo_package import work
+
+@pytest.mark.perf(limits={"ops": 0})
+def test_work(perf):
+    assert perf(work)
+"""
+
+
+def test_a_variable_that_only_the_current_code_sets_is_not_set_for_the_baseline(project):
+    project.write("src/demo_package/__init__.py", SET.format(line=""))
+    project.write("tests/test_speed.py", WORKING)
+    commit(project, "three")
+    project.write("src/demo_package/__init__.py", SET.format(line="os.environ['PERFDL_MORE'] = '1'"))
+    done, (test,) = run(project, "--perf-against=HEAD")
+    assert test["metrics"]["ops"]["new"] == 5 * test["metrics"]["ops"]["base"] > 0
+    assert test["verdict"] == "regressed", done.output
+    assert "set environment variables differently: PERFDL_MORE" in test["rounds"]

@@ -186,8 +186,10 @@ def unrecorded_device(trace: Trace) -> str:
     """Why a trace without device events is not one of a CPU alone; empty if nothing says so, or it has some."""
     if len(trace.device_rows()):
         return ""
-    names = [device.get("name") or "without a name" for device in device_properties(trace)]
-    return f"the trace names a device ({names[0]})" if names else ""
+    if names := [device.get("name") or "without a name" for device in device_properties(trace)]:
+        return f"the trace names a device ({names[0]})"
+    # Another type than the host's, which is 0; absent types are -1.
+    return "the trace has memory events of a device" if (trace.memory.device_type > 0).any() else ""
 
 
 @once

@@ -126,7 +126,9 @@ def integrity_lines(summary: TraceSummary) -> list[str]:
         count = plural(found.early_starts, "device event")
         lines.append(f"{count} with a start before the launch call: the clocks of CPU and device differ")
     if found.dropped:
-        lines.append(f"{plural(found.dropped, 'event')} dropped by the profiler or unreadable, so totals are too small")
+        lines.append(
+            f"at least {plural(found.dropped, 'event')} dropped by the profiler or unreadable, so totals are too small"
+        )
     if found.overhead_ns:
         lines.append(f"profiler overhead: {format_quantity(found.overhead_ns, 'ns')} in the whole trace")
     if found.bled_over:

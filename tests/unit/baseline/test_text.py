@@ -130,7 +130,7 @@ def records(draw):
         plan=MeasurementPlan(
             *draw(st.tuples(*[st.integers(0, 99)] * 6)), draw(st.dictionaries(WORD, st.integers(1, 99), max_size=2))
         ),
-        calls=tuple(draw(st.lists(call, min_size=1, max_size=2))),
+        calls=tuple(draw(st.lists(call, min_size=1, max_size=2, unique_by=lambda each: each.name))),
         occasions=(Occasion(repeats, draw(WORD), draw(HASH), draw(HASH)),),
         modes=draw(st.dictionaries(WORD, st.lists(WORD, max_size=2).map(tuple), max_size=2)),
         integrity=tuple(

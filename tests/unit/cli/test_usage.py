@@ -108,3 +108,26 @@ def test_what_no_file_of_ours_holds_is_one_line(error, said, monkeypatch, capsys
         capsys.readouterr().err
         == f"perfdl list: {said}: check that the input file is complete and has the right format\n"
     )
+
+
+def test_no_command_overwrites_what_it_reads(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    kept = {}
+    (tmp_path / "runs").mkdir()
+    for name in ("t.json", "points.csv", "runs/run.json"):
+        (tmp_path / name).write_text(name)
+        kept[name] = name
+    (tmp_path / "link.json").symlink_to("t.json")
+    for arguments in (
+        ["trace", "t.json", "--html", "./t.json"],
+        ["trace", "t.json", "link.json", "--trace", "t.json"],
+        ["diff", "t.json", "other.json", "--html", "link.json"],
+        ["whatif", "t.json", "--apply", "cuda_graph", "--trace", "t.json"],
+        ["scaling", "fit", "points.csv", "--save", "points.csv"],
+        ["scaling", "predict", "t.json", "--at", "batch=8", "--plot", "t.json"],
+        ["export", "runs", "-o", "runs/run.json"],
+        ["history", "runs", "--html", "runs/run.json"],
+    ):
+        assert main(arguments) == 2
+        assert capsys.readouterr().err.endswith(" would be overwritten, and is an input: write to another file\n")
+    assert {name: (tmp_path / name).read_text() for name in kept} == kept

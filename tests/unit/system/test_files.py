@@ -3,6 +3,9 @@
 import errno
 import os
 import stat
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -96,3 +99,33 @@ def test_the_file_that_has_no_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError) as raised, replacing(path):
         pass
     assert raised.value.filename == str(path)
+
+
+@pytest.mark.parametrize("write", ["write_files", "replacing"])
+def test_a_pipe_is_written_to_and_stays(tmp_path, write):
+    pipe, beside = tmp_path / "pipe", tmp_path / "beside"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    if write == "write_files":
+        write_files({pipe: b"text", beside: b"more"})
+        assert beside.read_bytes() == b"more"
+    else:
+        with replacing(pipe) as file:
+            file.write(b"text")
+    reader.join(10)
+    assert read == [b"text"]
+    assert pipe.is_fifo()
+
+
+def test_what_stands_for_a_descriptor_is_written_to(tmp_path):
+    """Where stdout is a file, `/dev/stdout` is one, too: it must not be replaced."""
+    text = (
+        "from pathlib import Path; from pytest_perfdl.system.files import *; write_files({Path('/dev/stdout'): b'x'})"
+    )
+    done = tmp_path / "done"
+    with done.open("wb") as file:
+        subprocess.run([sys.executable, "-c", text], stdout=file, check=True)
+    assert done.read_bytes() == b"x"
+    assert os.path.islink("/dev/stdout")

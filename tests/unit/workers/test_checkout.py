@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,7 @@ def test_a_checkout_comes_on_the_same_file_system_and_goes_when_it_is_told_to(re
 
 HOLDER = """
 import os, signal, sys
+from dataclasses import replace
 from pathlib import Path
 from pytest_perfdl.workers.checkout import checked_out
 with checked_out(Path(sys.argv[1]), sys.argv[2], seconds=60, setup="touch ../begun && kill -9 $PPID; sleep 60"):
@@ -363,3 +365,23 @@ def test_another_worktree_within_the_tree_has_no_place_in_a_checkout(tmp_path, m
     # A checkout may itself be such a worktree.
     inner = Checkout(other, base)
     assert inner.path(other / "src") == str(base / "src")
+
+
+def test_variables_that_the_other_side_does_not_set_in_the_same_way_are_unset_there(repository, monkeypatch):
+    (repository / "same.py").write_text("os.environ['PERFDL_SAME'] = '1'\n")
+    (repository / "other.py").write_text("os.environ['PERFDL_OTHER'] = '1'\n")
+    git(repository, "add", ".")
+    git(repository, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-qm", "two")
+    (repository / "other.py").write_text("    os.environ['PERFDL_SAME'] = '1'\n")
+    (repository / "same.py").write_text("os.environ['PERFDL_OTHER'] = '2'\n")
+    # As one that git does not know yet.
+    (repository / "new.py").write_text("os.environ['PERFDL_NEW'] = os.environ['PERFDL_OTHER_KIND']\n")
+    began = dict(os.environ)
+    names = ("PERFDL_SAME", "PERFDL_OTHER", "PERFDL_NEW", "PERFDL_UNNAMED", "PYTEST_PERFDL_NOTE")
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    with checked(repository) as checkout:
+        assert checkout.unset(began) == {"PERFDL_OTHER": None, "PERFDL_NEW": None}
+        assert checkout.unset({**began, "PERFDL_OTHER": "0"}) == {"PERFDL_OTHER": "0", "PERFDL_NEW": None}
+        assert checkout.unset(dict(os.environ)) == {}
+        assert replace(checkout, root=repository).unset(began) == {}

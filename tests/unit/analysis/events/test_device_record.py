@@ -6,7 +6,7 @@ from pytest_perfdl.analysis.account.accounts import profile_tables
 from pytest_perfdl.analysis.events.device_record import clock_difference, devices_of, missing_work
 from pytest_perfdl.analysis.overview.findings import bottleneck
 from unit.analysis.jobs import lengths, pipelined, said, steady, steps_in, without
-from unit.trace.chrome import MAIN, kernel, launch, step, trace, x
+from unit.trace.chrome import MAIN, kernel, launch, memory, step, trace, x
 
 ALL = dict.fromkeys(range(1, 6), 1000)
 
@@ -99,6 +99,14 @@ def test_a_device_that_is_only_named():
         "not recorded."
     )
     assert bottleneck(trace(*events)).kind == "python"
+
+
+@pytest.mark.parametrize("device_type, kind", [(0, "python"), (1, "none"), (6, "none")])
+def test_memory_of_a_device_tells_of_one(device_type, kind):
+    # As the first half of a trace has it, of which the kernels were in the second.
+    told = bottleneck(trace(step(1, 0, 1000), x("aten::mm", 0, 300), memory(10, 512, device_type, 0)))
+    assert told.kind == kind
+    assert ("the trace has memory events of a device" in told.text) == (kind == "none")
 
 
 def test_rows_of_a_device_without_a_category():

@@ -128,4 +128,4 @@ def test_what_stands_for_a_descriptor_is_written_to(tmp_path):
     with done.open("wb") as file:
         subprocess.run([sys.executable, "-c", text], stdout=file, check=True)
     assert done.read_bytes() == b"x"
-    assert os.path.islink("/dev/stdout")
+    assert Path("/dev/stdout").is_symlink()

@@ -355,8 +355,6 @@ def _with_expectations(measurement: Measurement, own: Result | None) -> Result:
 
 
 def _judge_possible_gain(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
-    # Imported here: few tests need it, and the simulator takes a while to load.
-
     try:
         return judged(expectation, result)
     except ValueError as error:

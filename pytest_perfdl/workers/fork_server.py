@@ -1,13 +1,15 @@
 """The process from which workers are forked: it imports modules once, then forks on request.
 
-It imports only third-party modules that the test's first processes have also imported, this package, and pytest's
-plugins. It has one thread and no device, so that a fork is equivalent to a process that has just imported the same
-modules.
+It imports this package, pytest's plugins, and third-party modules: for rounds those that the test's first processes
+have also imported, for first processes those of an earlier test or run, which must be the test's in the end. It has one
+thread and neither a device nor a connection of these modules, so that a fork is equivalent to a process that has just
+imported the same modules.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import os
@@ -15,7 +17,7 @@ import socket
 import sys
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from pytest_perfdl.model.errors import ChannelClosed
@@ -29,6 +31,8 @@ from pytest_perfdl.workers.files_read import NOT_THE_TESTS, is_of_python
 _GIVEN = NOT_THE_TESTS | sys.stdlib_module_names
 """Names of modules that are none of a test's."""
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+_SHARED = ("socket:", "pipe:", "anon_inode:[eventpoll]")
+"""What two processes cannot use beside each other: event loops and connections."""
 
 
 def main(channel_fd: int, parent: int) -> None:
@@ -53,7 +57,8 @@ def main(channel_fd: int, parent: int) -> None:
             message = channel.receive()
             if isinstance(message, LoadModules):
                 groups: dict[str, tuple[str, ...]] = {}
-                problem = _load(message, groups) or unfit()
+                before = _open()
+                problem = _load(message, groups) or unfit(before)
                 loaded = tuple(_loaded({name for group in groups.values() for name in group}))
                 files = dict(loaded)
                 roots = tuple((name, files[name]) for name in groups if name in files)
@@ -135,19 +140,31 @@ def _loaded(names: set[str]) -> Iterator[tuple[str, str]]:
             yield name, file
 
 
-def unfit() -> str:
-    """Why this process cannot be forked, in one line, or nothing: more threads than one, or a device."""
+def unfit(before: Collection[str]) -> str:
+    """Why this process cannot be forked, in one line, or nothing: more threads than one, or what forks cannot share.
+
+    Parameters
+    ----------
+    before
+        What was open before the modules were imported (`_open`).
+    """
     tasks = len(list(Path("/proc/self/task").iterdir()))
     if tasks != 1:
         return f"importing the test's modules starts {plural(tasks - 1, 'thread')}"
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(descriptor.readlink())
-        except OSError:  # the descriptor of the folder itself
-            continue
-        if target.startswith(_DEVICES):
+    for target in _open():
+        if target.startswith(_DEVICES) or (target.startswith(_SHARED) and target not in before):
             return f"importing the test's modules opens {target}"
     return ""
+
+
+def _open() -> list[str]:
+    """What this process has open: paths, and names as "socket:[42]"."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        # Not the descriptor of the folder itself.
+        with contextlib.suppress(OSError):
+            found.append(str(descriptor.readlink()))
+    return found
 
 
 def _fork(

@@ -110,13 +110,16 @@ def parent_of(modules, allowed=()):
             "import pytest_perfdl.workers.fork_server as f; f._DEVICES = (__file__,); kept = open(__file__)",
             "opens .*odd_lib.py",
         ),
+        ("import asyncio; loop = asyncio.new_event_loop()", r"opens (anon_inode:\[eventpoll\]|socket:)"),
+        ("import socket; pair = socket.socketpair()", r"opens socket:\["),
+        ("import os; ends = os.pipe()", r"opens pipe:\["),
         ("import gc; gc.freeze()", r"freezes objects \(gc.freeze\)"),
         ("raise RuntimeError('not today')", "odd_lib cannot be imported on its own: RuntimeError: not today"),
         ("import another_lib", "loads another_lib, which a normal run of the test does not load"),
         ("import os; os._exit(3)", "the fork server exited"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "the fork server exited"),
     ],
-    ids=["thread", "device", "frozen", "error", "more", "exit", "killed"],
+    ids=["thread", "device", "loop", "socket", "pipe", "frozen", "error", "more", "exit", "killed"],
 )
 def test_a_process_that_is_not_fit_to_be_forked_is_refused(text, reason, library):
     (odd, _) = library(odd_lib=text, another_lib="")

@@ -58,6 +58,7 @@ from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_wi
 from pytest_perfdl.workers.channel import Phase, PhaseReport, load_marks
 from pytest_perfdl.workers.checkout import sweep
 from pytest_perfdl.workers.forks import Forks
+from pytest_perfdl.workers.job import left_behind
 from pytest_perfdl.workers.remote_test import dress, replay, suspended_capture
 
 MEASUREMENT = pytest.StashKey[Measurement]()
@@ -140,6 +141,9 @@ class PerfSession:
 
     def finish_collecting(self) -> None:
         """After the last hook that changes the items: the fixtures of perf tests live in the workers."""
+        for option in left_behind(self.config) if self.tests else ():
+            said = f"perf tests are measured with the default of {option}: the value that was given cannot be pickled"
+            self.config.issue_config_time_warning(pytest.PytestWarning(said), stacklevel=2)
         cases = (case.item for test in self.tests.values() for case in test.cases.values())
         refused = (item for item, _ in self._refused.values())
         hide_fixtures((*(test.item for test in self.tests.values()), *cases, *refused))

@@ -20,7 +20,7 @@ from pytest_perfdl.model.units import plural
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.distributions import from_an_index
 from pytest_perfdl.system.import_path import own_path
-from pytest_perfdl.system.pytest_internals import entry_point_plugins
+from pytest_perfdl.system.pytest_internals import entry_point_plugins, option_actions
 from pytest_perfdl.workers.channel import Broken, CallStarted, PhaseReport, Plugins, Reply, Stopped, WorkerJob
 from pytest_perfdl.workers.interpreter import Interpreter
 from pytest_perfdl.workers.launcher import START_SECONDS, RankLauncher
@@ -410,21 +410,16 @@ def worker_options(
 ) -> dict[str, Any]:
     """The options for `pytest.Config.fromdictargs` in a worker.
 
-    Options that cannot travel (an open file, say) belong to plugins that write here, and are left out. The root
-    directory, the ini file and the folder above which no conftest file counts are given, since pytest would look for
-    them from the one test file on.
+    Options that cannot travel (an open file, say) mostly belong to plugins that write here, and are left out: see
+    `left_behind`. The root directory, the ini file and the folder above which no conftest file counts are given, since
+    pytest would look for them from the one test file on.
 
     Parameters
     ----------
     packages
         The plugins that are there: see `plugin_packages`.
     """
-    patterns = [pattern for package in packages for pattern in _DENIED_OF_PLUGINS.get(package, ())]
-    chosen = {
-        name: value
-        for name, value in options.items()
-        if name not in _DENIED and not any(fnmatchcase(name, pattern) for pattern in patterns) and _travels(value)
-    }
+    chosen = {name: value for name, value in _meant(options, packages).items() if _travels(value)}
     plugins = [plugin for plugin in chosen.get("plugins", []) if plugin != "terminal"]
     chosen["plugins"] = [*plugins, "no:terminal"]
     chosen["basetemp"] = basetemp
@@ -435,6 +430,27 @@ def worker_options(
     chosen["inifilename"] = str(inifile or os.devnull)
     chosen["confcutdir"] = chosen.get("confcutdir") or str(rootdir if inifile is None else inifile.parent)
     return chosen
+
+
+def _meant(options: Mapping[str, Any], packages: Collection[str]) -> dict[str, Any]:
+    """The options that say something about how tests run."""
+    patterns = [pattern for package in packages for pattern in _DENIED_OF_PLUGINS.get(package, ())]
+    return {
+        name: value
+        for name, value in options.items()
+        if name not in _DENIED and not any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def left_behind(config: pytest.Config) -> list[str]:
+    """Options that were given and that workers have with their defaults, because the values cannot be pickled."""
+    given = _meant(vars(config.option), plugin_packages(config))
+    actions = {action.dest: (flag, action.default) for flag, action in option_actions(config).items()}
+    return sorted(
+        flag
+        for name, (flag, default) in actions.items()
+        if name in given and given[name] is not default and not _travels(given[name])
+    )
 
 
 def plugin_packages(config: pytest.Config) -> frozenset[str]:

@@ -153,3 +153,15 @@ def test_conftest_files_above_the_project_are_not_a_workers():
     found = worker_options(GIVEN, "/scratch/base", Path("/root"), None)
     assert (found["inifilename"], found["confcutdir"]) == ("/dev/null", "/root")
     assert options(confcutdir="/above")["confcutdir"] == "/above"
+
+
+def test_values_that_cannot_travel_are_told_if_they_were_given(monkeypatch):
+    values = {"size": threading.Lock(), "kept": threading.Lock(), "small": 1, "made_by_a_plugin": threading.Lock()}
+    defaults = {"size": None, "kept": values["kept"], "small": 0, "keyword": ""}
+    actions = {f"--{name}": types.SimpleNamespace(dest=name, default=value) for name, value in defaults.items()}
+    monkeypatch.setattr(job, "option_actions", lambda _: actions)
+    config = types.SimpleNamespace(
+        option=types.SimpleNamespace(**values, keyword=threading.Lock()),
+        pluginmanager=types.SimpleNamespace(get_plugins=lambda: []),
+    )
+    assert job.left_behind(config) == ["--size"]

@@ -30,8 +30,6 @@ from pytest_perfdl.workers.definition import Definition, definition_of, read_fil
 
 _INI = re.compile(r"^\s*[\"']?(perf_warmup|perf_steps|perf_threads|perf_loops|usefixtures)[\"']?\s*=\s*(.*?)\s*$", re.M)
 """Keys of an ini file that decide what a step is or how it is measured."""
-_LINES = 40
-"""Of each part's diff."""
 _PARTS = 5
 """Parts whose diffs are shown."""
 
@@ -111,9 +109,14 @@ def _settings(ini: Path, root: Path, head: bytes | None, base: bytes | None) -> 
 
 def _diff(file: str, name: str, before: str, after: str, *, line: int = 0) -> SourceDiff:
     lines = [*difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)][2:]
-    if len(lines) > _LINES:
-        lines = [*lines[: _LINES - 1], f"... {len(lines) - _LINES + 1} more lines"]
-    return SourceDiff(file, name, "\n".join(lines), line, called=False)
+    return SourceDiff(file, name, _cut(lines), line, called=False)
+
+
+def _cut(lines: Sequence[str]) -> str:
+    """The first lines of a diff as one text, and how many more there are."""
+    if len(lines) > LINES:
+        lines = [*lines[: LINES - 1], f"... {plural(len(lines) - LINES + 1, 'more line')}"]
+    return "\n".join(lines)
 
 
 def said_first(judgement: Judgement, changed: Redefined, whose: str) -> Judgement:
@@ -135,7 +138,7 @@ def said_first(judgement: Judgement, changed: Redefined, whose: str) -> Judgemen
 MOST = 3
 """Functions whose changes are given."""
 LINES = 40
-"""Of each one's changes."""
+"""Of the changes of each one, or of each part of a definition."""
 CONTEXT = 3
 """Lines around a change."""
 
@@ -350,10 +353,7 @@ def _changed_hunks(file: str, function: _Function, top: Path, commit: str) -> li
 
 
 def _text(hunks: Sequence[Sequence[_Line]]) -> str:
-    lines = [text for hunk in hunks for text in _format_hunk(hunk)]
-    if len(lines) > LINES:
-        lines = [*lines[: LINES - 1], f"... {plural(len(lines) - LINES + 1, 'more line')}"]
-    return "\n".join(lines)
+    return _cut([text for hunk in hunks for text in _format_hunk(hunk)])
 
 
 def _first_changed_line(hunks: Sequence[Sequence[_Line]]) -> int:

@@ -7,7 +7,6 @@ are raised as `WorkerError`, and translated at the top of the flow (`as_failures
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,7 +58,7 @@ from pytest_perfdl.workers.channel import Origins, PhaseReport, Shown
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.forks import ROUNDS_IN_A_ROW
 from pytest_perfdl.workers.process import user_stack
-from pytest_perfdl.workers.remote_test import RemoteTest, Script
+from pytest_perfdl.workers.remote_test import RemoteTest, Script, report_of
 
 DEVICE_SECONDS = 30.0
 """Longest wait for a device that accepts one process and has another."""
@@ -281,8 +280,7 @@ class Measurement:
         counting = isinstance(remote.command, Count) and remote.command.flops
         if phase is None or phase.raw != "failed" or not counting:
             return ""
-        config = self.context.config
-        report = config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(dict(phase.report)))
+        report = report_of(phase, self.context.config)
         said = (
             getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
             or "the test failed while its counts were measured"
@@ -360,10 +358,9 @@ class Measurement:
         remote = self.context.processes.start(self.test, self._script)
         remote.finish()
         # A test that passed once must pass every time.
-        config = self.context.config
         for name, phase in remote.phases.items():
             if phase.raw != "passed":
-                text = config.hook.pytest_report_from_serializable(config=config, data=dict(phase.report)).longreprtext
+                text = report_of(phase, self.context.config).longreprtext
                 raise PerfError(
                     f"the test passed in process 1, but {phase.raw} in its {name} phase in process {number}:\n{text}"
                 )

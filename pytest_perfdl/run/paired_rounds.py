@@ -8,7 +8,6 @@ other, in the same random order.
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import random
 import sys
@@ -55,7 +54,7 @@ from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.workers.channel import Shown
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.forks import ForkParent
-from pytest_perfdl.workers.remote_test import RemoteTest, Script
+from pytest_perfdl.workers.remote_test import RemoteTest, Script, report_of
 
 FREE_MEMORY = 0.1
 """Fraction of the memory that must be free while two processes run at once."""
@@ -631,10 +630,7 @@ def failure(remote: RemoteTest, config: pytest.Config) -> str:
     """The failure text of the first phase that did not pass; empty if all passed."""
     for phase in remote.phases.values():
         if phase.raw != "passed":
-            # Deserializing a report consumes its data.
-            data = copy.deepcopy(dict(phase.report))
-            report = config.hook.pytest_report_from_serializable(config=config, data=data)
-            return report.longreprtext or f"the test {phase.raw} in its {phase.phase} phase"
+            return report_of(phase, config).longreprtext or f"the test {phase.raw} in its {phase.phase} phase"
     return ""
 
 

@@ -280,14 +280,18 @@ def replay(phase: PhaseReport) -> None:
         raise TestFailedInWorker(f"the test's {phase.phase} phase failed in the worker process")
 
 
+def report_of(phase: PhaseReport, config: pytest.Config) -> Any:
+    """Pytest's report on a phase in the worker, which was serializable there."""
+    # Reading a report uses its data up, and a rerun may ask for it again.
+    return config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(dict(phase.report)))
+
+
 def dress(report: pytest.TestReport, phase: PhaseReport, config: pytest.Config) -> None:
     """Give the report made here what the worker's report of the same phase says.
 
     A phase that passed in the worker keeps the outcome from here, where the verdict is: xfail applies to that.
     """
-    # Reading a report uses its data up, and a rerun may ask for it again.
-    data = copy.deepcopy(dict(phase.report))
-    original = config.hook.pytest_report_from_serializable(config=config, data=data)
+    original = report_of(phase, config)
     report.sections[:] = original.sections
     if phase.raw == "passed":
         return

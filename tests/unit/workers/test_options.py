@@ -162,6 +162,6 @@ def test_values_that_cannot_travel_are_told_if_they_were_given(monkeypatch):
     monkeypatch.setattr(job, "option_actions", lambda _: actions)
     config = types.SimpleNamespace(
         option=types.SimpleNamespace(**values, keyword=threading.Lock()),
-        pluginmanager=types.SimpleNamespace(get_plugins=lambda: []),
+        pluginmanager=types.SimpleNamespace(get_plugins=list),
     )
     assert job.left_behind(config) == ["--size"]

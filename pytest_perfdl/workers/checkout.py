@@ -26,7 +26,7 @@ from pytest_perfdl.model.visible import without_secrets
 from pytest_perfdl.system import clocks, folders, processes
 from pytest_perfdl.system.files import replacing, write_files
 from pytest_perfdl.system.folders import Folder
-from pytest_perfdl.system.git import environment_apart, git, run_git, said, trouble
+from pytest_perfdl.system.git import environment_apart, run_git, said, trouble
 from pytest_perfdl.system.processes import Finished
 from pytest_perfdl.workers.interpreter import Interpreter
 
@@ -344,10 +344,11 @@ class Checkout:
 
 
 def _lines_with(names: Sequence[str], tree: Path) -> dict[str, list[str]]:
-    """Lines of a worktree's files in which each name is a word."""
+    """Lines of a worktree's files, other than texts, in which each name is a word."""
     words = [word for name in names for word in ("-e", name)]
-    found = git(tree, "grep", "-hIFw", "--untracked", *words) or ""
-    lines = sorted(map(str.strip, found.splitlines()))
+    command = ("grep", "-hIFw", "--untracked", *words, "--", ".", ":(exclude)*.md", ":(exclude)*.rst")
+    done = run_git(tree, *command, environment={"GIT_LITERAL_PATHSPECS": "0"}, apart=True)
+    lines = sorted(map(str.strip, os.fsdecode(b"" if done is None else done.output).splitlines()))
     return {name: [line for line in lines if name in line] for name in names}
 
 

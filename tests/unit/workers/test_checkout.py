@@ -374,6 +374,7 @@ def test_variables_that_the_other_side_does_not_set_in_the_same_way_are_unset_th
     git(repository, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-qm", "two")
     (repository / "other.py").write_text("    os.environ['PERFDL_SAME'] = '1'\n")
     (repository / "same.py").write_text("os.environ['PERFDL_OTHER'] = '2'\n")
+    (repository / "README.md").write_text("PERFDL_SAME=1 is set, and PERFDL_UNNAMED is not\n")
     # As one that git does not know yet.
     (repository / "new.py").write_text("os.environ['PERFDL_NEW'] = os.environ['PERFDL_OTHER_KIND']\n")
     began = dict(os.environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,16 @@ import numpy.typing as npt
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.trace.annotations import STEP
 from pytest_perfdl.trace.arrays import Lookup
-from pytest_perfdl.trace.model import DEVICE_CATEGORIES, I64, Category, GraphNode, Rows, Trace, subset
+from pytest_perfdl.trace.model import (
+    DEVICE_CATEGORIES,
+    I64,
+    LAUNCH_CATEGORIES,
+    Category,
+    GraphNode,
+    Rows,
+    Trace,
+    subset,
+)
 
 OPEN = -1
 """Duration, in nanoseconds, of an event that had not ended when the recording did, until `with_sound_times`."""
@@ -29,6 +39,10 @@ _ENOUGH = 10
 TOGETHER_NS = 10_000
 """By how much an event may outlast one that began after it on its stream: programmatic dependent launches overlap by a
 few microseconds, and times may be whole microseconds."""
+_LONG = 10
+"""How many times as long as the median a step is that cannot have lasted beyond the next one."""
+_CALLS = (Category.CPU_OP, *LAUNCH_CATEGORIES)
+"""What a step calls, one within the other."""
 _CONCURRENT_SHARE = 0.15
 """Share of a stream's events that outlast later ones from which the stream runs several at a time."""
 _WAIT_NOISE_NS = 50_000
@@ -52,7 +66,9 @@ def with_sound_times(trace: Trace) -> Trace:
     the trace.
 
     *Outlasting*: a stream runs one event after the other, but for nodes of a graph and the last microseconds before a
-    programmatic dependent launch. An event that ends after one that began later is cut where the next one begins.
+    programmatic dependent launch. An event that ends after one that began later is cut where the next one begins. On
+    the host a step that lasts `_LONG` times as long as the others ends where the next one begins, and a call within a
+    step that goes on after its end for longer than the step lasted ends with what it began in.
     """
     trace, findings = _drop_repeated(trace)
     start, duration = trace.start.copy(), trace.duration.copy()
@@ -71,6 +87,14 @@ def with_sound_times(trace: Trace) -> Trace:
             f"{plural(len(is_open), 'event')} without an end (duration -1): read as lasting until the event around it "
             "ends"
         )
+    cut, name = _cut_steps(trace, start, duration)
+    if cut:
+        what = plural(cut, "step lasts", "steps last")
+        findings.append(f"{what} beyond the next one ({name}): cut where that begins")
+    cut, name = _cut_by_steps(trace, start, duration)
+    if cut:
+        what = plural(cut, "call of the CPU lasts", "calls of the CPU last")
+        findings.append(f"{what} far beyond the end of the step ({name}): cut where what it began in ends")
     cut, name = _cut(trace, start, duration, timed)
     if cut:
         findings.append(
@@ -176,6 +200,59 @@ def _close(trace: Trace, start: I64, duration: I64, is_open: Rows, timed: Rows) 
             around = own[(start[own] <= start[row]) & (end[own] > start[row])]
             until = int(end[around].min()) if len(around) else int(end[own].max(initial=start[row]))
         duration[row] = max(0, until - int(start[row]))
+
+
+def _steps_by_thread(trace: Trace, start: I64) -> Iterator[Rows]:
+    """The step annotations of each thread of the host that has some, by time."""
+    steps = trace.matching(STEP.match, trace.rows(Category.USER_ANNOTATION))
+    steps = steps[np.lexsort((start[steps], trace.tid[steps], trace.pid[steps]))]
+    ends = (np.diff(trace.pid[steps]) != 0) | (np.diff(trace.tid[steps]) != 0)
+    yield from (own for own in np.split(steps, np.flatnonzero(ends) + 1) if len(own))
+
+
+def _cut_steps(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
+    """Cut steps that last far longer than the others, into the next ones; as `_cut`."""
+    longest, name, count = 0, "", 0
+    for own in _steps_by_thread(trace, start):
+        if len(own) < _FEW:
+            continue
+        usual = float(np.median(duration[own]))
+        until = np.append(start[own][1:], np.iinfo(np.int64).max)
+        late = own[(start[own] + duration[own] - TOGETHER_NS > until) & (duration[own] > _LONG * usual)]
+        for row in late.tolist():
+            if duration[row] > longest:
+                longest = int(duration[row])
+                name = f"{trace.name_of(row)[:60]}: {format_quantity(longest, 'ns')}"
+            duration[row] = until[np.searchsorted(start[own], start[row], side="right") - 1] - start[row]
+        count += len(late)
+    return count, name
+
+
+def _cut_by_steps(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
+    """Cut calls of the host that go on after the step that they began in for longer than that lasted; as `_cut`.
+
+    They end with the call that they began in, else with the step.
+    """
+    calls = np.flatnonzero(np.isin(trace.category, _CALLS))
+    longest, name, count = 0, "", 0
+    for own in _steps_by_thread(trace, start):
+        inside = calls[(trace.pid[calls] == trace.pid[own[0]]) & (trace.tid[calls] == trace.tid[own[0]])]
+        place = np.searchsorted(start[own], start[inside], side="right") - 1
+        end = (start[own] + duration[own])[place]
+        over = start[inside] + duration[inside] - end
+        late = (place >= 0) & (start[inside] < end) & (over > duration[own][place])
+        if not late.any():
+            continue
+        row = int(inside[late][np.argmax(duration[inside[late]])])
+        if duration[row] > longest:
+            longest = int(duration[row])
+            name = f"{trace.name_of(row)[:60]}: {format_quantity(longest, 'ns')}"
+        sound = inside[~late]
+        for row, until in zip(inside[late].tolist(), end[late].tolist(), strict=True):
+            around = sound[(start[sound] <= start[row]) & (start[sound] + duration[sound] > start[row])]
+            duration[row] = min(until, int((start[around] + duration[around]).min(initial=until))) - start[row]
+        count += int(np.count_nonzero(late))
+    return count, name
 
 
 def _cut(trace: Trace, start: I64, duration: I64, timed: npt.NDArray[np.bool_]) -> tuple[int, str]:

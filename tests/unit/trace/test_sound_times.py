@@ -112,3 +112,31 @@ def test_a_kernel_that_goes_on_after_a_wait_for_the_device_is_cut():
     # The call returns at 550 us.
     assert _rows(found)["gemm", 20] == (408_000, 142_000)
     assert "beyond the end of a call that waited for the device (gemm: 8.000 ms)" in found.findings[0]
+
+
+def _steps(*durations):
+    return [step(number, 1000 * number, duration) for number, duration in enumerate(durations, 1)]
+
+
+def test_a_step_that_lasts_far_longer_than_the_others_ends_where_the_next_one_begins():
+    found = trace(*_steps(900, 900, 900_000, 900, 900))
+    assert [ns for _, ns in _rows(found).values()] == [900_000, 900_000, 1_000_000, 900_000, 900_000]
+    assert found.findings == ("1 step lasts beyond the next one (ProfilerStep#3: 900.0 ms): cut where that begins",)
+    # The last one has none behind it, and steps of two profilers overlap by less.
+    assert trace(*_steps(900, 900, 900_000)).findings == ()
+    assert trace(*_steps(1800, 1800, 1800, 900)).findings == ()
+
+
+def test_a_call_that_goes_on_far_beyond_its_step_ends_with_what_it_began_in():
+    calls = [x("aten::linear", 1100, 300), x("aten::t", 1150, 200), x("aten::add", 1500, 10)]
+    inner, outer = x("aten::view", 1160, 1_000_000), x("aten::mul", 1600, 5000)
+    elsewhere = x("aten::mm", 1700, 1_000_000, tid=99)
+    found = trace(*_steps(900, 900), *calls, inner, outer, elsewhere)
+    rows = {name: ns for (name, _), (_, ns) in _rows(found).items()}
+    assert (rows["aten::view"], rows["aten::mul"], rows["aten::mm"]) == (190_000, 300_000, 1_000_000_000)
+    assert (rows["aten::linear"], rows["aten::t"], rows["aten::add"]) == (300_000, 200_000, 10_000)
+    assert found.findings == (
+        "2 calls of the CPU last far beyond the end of the step (aten::view: 1.000 s): cut where what it began in ends",
+    )
+    # What goes on for a part of a step may be a trace's own way of ending steps.
+    assert trace(*_steps(900, 900), x("aten::mm", 1500, 1200)).findings == ()

@@ -29,6 +29,7 @@ from making import counted, record, rows, timed
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.config.settings import header, resolve
+from pytest_perfdl.model.metrics import METRICS
 from pytest_perfdl.model.record import Code, Key, Occasion
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.workers.definition import _indexed, definition, read_file
@@ -41,7 +42,8 @@ def made(root: Path, each_file: int = TESTS // TEST_FILES) -> int:
     values = [30_000_000 + 1000 * number for number in range(REPEATS)]
     names = ("step_time", "block_time", "kernel_time", "data_wait")
     series = {name: timed(*values) for name in names} | {
-        name: counted(*[7] * REPEATS) for name in ("ops", "kernels", "flops", "allocations", "peak_memory", "growth")
+        name: counted(*[7] * REPEATS, unit=METRICS[name].unit)
+        for name in ("ops", "kernels", "flops", "allocations", "peak_memory", "growth")
     }
     row = rows(**{f"op_{number}": (2, *[1000 + number] * REPEATS) for number in range(ROWS)})
     code = Code({f"src/module_{number}.py": "0123456789ab" for number in range(FILES)}, {"torch": "2.13.0"})

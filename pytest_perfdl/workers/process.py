@@ -317,11 +317,11 @@ def boot(
     )
 
 
-def environment(threads: int, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment(threads: int, given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Variables, by default the present ones, with allocator and thread counts pinned and coverage's hooks removed."""
     kept = {
         name: value
-        for name, value in given.items()
+        for name, value in (os.environ if given is None else given).items()
         if not name.startswith(("COV_CORE_", "COVERAGE_")) and name not in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER")
     }
     count = str(threads)

@@ -135,10 +135,10 @@ def _own(arguments: argparse.Namespace, rules: Rules, limit: float, fail_on: fro
     if arguments.limit is not None:
         raise CommandError("--limit needs two inputs: in a single run.json, each test has the limits of the pytest run")
     found = [
-        (each.name.title, replace(found, timed=each.timed or found.timed))
+        (each.name.title, replace(made, timed=each.timed or made.timed))
         for each in own_sides(arguments.base)
         if arguments.k in each.name.test
-        for found in (diff(each.base, each.new, paired=each.paired, rules=rules),)
+        for made in (diff(each.base, each.new, paired=each.paired, rules=rules),)
     ]
     if not found:
         named = f" whose id contains {arguments.k!r}" if arguments.k else ""

@@ -335,12 +335,10 @@ class Diff:
             return "incomparable"
         if self.timed is not None and self.timed.verdict is not None:
             return self.timed.verdict
-        ends = self.interval and (self.interval[0] / max(self.base_ns, 1), self.interval[1] / max(self.base_ns, 1))
-        if self.timed is not None:
-            ends = self.timed.ci95
+        ends, unit = (self.interval, max(self.base_ns, 1)) if self.timed is None else (self.timed.ci95, 1)
         if ends is None:
             return "inconclusive"
-        low, high = ends
+        low, high = (end / unit for end in ends)
         if low > limit:
             return "regressed"
         if high < -limit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -210,53 +210,53 @@ def _steps_by_thread(trace: Trace, start: I64) -> Iterator[Rows]:
     yield from (own for own in np.split(steps, np.flatnonzero(ends) + 1) if len(own))
 
 
+def _cut_to(trace: Trace, start: I64, duration: I64, ends: Mapping[int, int]) -> tuple[int, str]:
+    """Have events end where they are told to; how many they are, and the longest with its time."""
+    if not ends:
+        return 0, ""
+    longest = max(ends, key=lambda row: int(duration[row]))
+    text = f"{trace.name_of(longest)[:60]}: {format_quantity(int(duration[longest]), 'ns')}"
+    for row, end in ends.items():
+        duration[row] = max(0, end - int(start[row]))
+    return len(ends), text
+
+
 def _cut_steps(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
-    """Cut steps that last far longer than the others, into the next ones; as `_cut`."""
-    longest, name, count = 0, "", 0
+    """Cut steps that last far longer than the others, into the next ones; as `_cut_to`."""
+    ends: dict[int, int] = {}
     for own in _steps_by_thread(trace, start):
         if len(own) < _FEW:
             continue
-        usual = float(np.median(duration[own]))
-        until = np.append(start[own][1:], np.iinfo(np.int64).max)
-        late = own[(start[own] + duration[own] - TOGETHER_NS > until) & (duration[own] > _LONG * usual)]
-        for row in late.tolist():
-            if duration[row] > longest:
-                longest = int(duration[row])
-                name = f"{trace.name_of(row)[:60]}: {format_quantity(longest, 'ns')}"
-            duration[row] = until[np.searchsorted(start[own], start[row], side="right") - 1] - start[row]
-        count += len(late)
-    return count, name
+        usual = np.median(duration[own])
+        # The last one has none behind it.
+        own, following = own[:-1], start[own[1:]]
+        late = (start[own] + duration[own] > following + TOGETHER_NS) & (duration[own] > _LONG * usual)
+        ends |= dict(zip(own[late].tolist(), following[late].tolist(), strict=True))
+    return _cut_to(trace, start, duration, ends)
 
 
 def _cut_by_steps(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
-    """Cut calls of the host that go on after the step that they began in for longer than that lasted; as `_cut`.
+    """Cut calls of the host that go on after the step that they began in for longer than that lasted; as `_cut_to`.
 
     They end with the call that they began in, else with the step.
     """
     calls = np.flatnonzero(np.isin(trace.category, _CALLS))
-    longest, name, count = 0, "", 0
+    ends: dict[int, int] = {}
     for own in _steps_by_thread(trace, start):
         inside = calls[(trace.pid[calls] == trace.pid[own[0]]) & (trace.tid[calls] == trace.tid[own[0]])]
         place = np.searchsorted(start[own], start[inside], side="right") - 1
         end = (start[own] + duration[own])[place]
         over = start[inside] + duration[inside] - end
         late = (place >= 0) & (start[inside] < end) & (over > duration[own][place])
-        if not late.any():
-            continue
-        row = int(inside[late][np.argmax(duration[inside[late]])])
-        if duration[row] > longest:
-            longest = int(duration[row])
-            name = f"{trace.name_of(row)[:60]}: {format_quantity(longest, 'ns')}"
         sound = inside[~late]
         for row, until in zip(inside[late].tolist(), end[late].tolist(), strict=True):
             around = sound[(start[sound] <= start[row]) & (start[sound] + duration[sound] > start[row])]
-            duration[row] = min(until, int((start[around] + duration[around]).min(initial=until))) - start[row]
-        count += int(np.count_nonzero(late))
-    return count, name
+            ends[row] = min(until, int((start[around] + duration[around]).min(initial=until)))
+    return _cut_to(trace, start, duration, ends)
 
 
 def _cut(trace: Trace, start: I64, duration: I64, timed: npt.NDArray[np.bool_]) -> tuple[int, str]:
-    """Cut what outlasts its successors; how many events were cut, and the longest with its time."""
+    """Cut what outlasts its successors; as `_cut_to`."""
     rows = np.flatnonzero(np.isin(trace.category, DEVICE_CATEGORIES) & timed)
     if len(rows) < 2:
         return 0, ""
@@ -266,7 +266,7 @@ def _cut(trace: Trace, start: I64, duration: I64, timed: npt.NDArray[np.bool_]) 
     end = start[rows] + duration[rows]
     if not (same & (end[:-1] > end[1:] + TOGETHER_NS)).any():
         return 0, ""
-    longest, name, count = 0, "", 0
+    cut: dict[int, int] = {}
     for own in np.split(rows, np.flatnonzero(~same) + 1):
         ends = start[own] + duration[own]
         reach = np.minimum.accumulate(ends[::-1])[::-1]
@@ -283,16 +283,12 @@ def _cut(trace: Trace, start: I64, duration: I64, timed: npt.NDArray[np.bool_]) 
                 successors.append((int(own[place]), int(later[0])))
         if len(successors) > max(_FEW, _CONCURRENT_SHARE * len(own)):
             continue
-        for row, successor in successors:
-            if duration[row] > longest:
-                longest, name = int(duration[row]), trace.name_of(row)
-            duration[row] = max(0, int(start[successor] - start[row]))
-            count += 1
-    return count, f"{name[:60]}: {format_quantity(longest, 'ns')}" if count else ""
+        cut |= {row: int(start[successor]) for row, successor in successors}
+    return _cut_to(trace, start, duration, cut)
 
 
 def _cut_by_waits(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
-    """Cut what goes on after a call that waited for all that the only device was given; as `_cut`."""
+    """Cut what goes on after a call that waited for all that the only device was given; as `_cut_to`."""
     device = np.flatnonzero(np.isin(trace.category, DEVICE_CATEGORIES))
     calls = trace.launch_rows()
     waits = trace.matching(WAITS_FOR_DEVICE.search, calls)
@@ -305,10 +301,7 @@ def _cut_by_waits(trace: Trace, start: I64, duration: I64) -> tuple[int, str]:
     late = np.flatnonzero(start[device] + duration[device] > returned + _WAIT_NOISE_NS)
     if not len(late) or len(late) > max(_FEW, _CONCURRENT_SHARE * len(device)):
         return 0, ""
-    longest = device[late[np.argmax(duration[device[late]])]]
-    text = f"{trace.name_of(int(longest))[:60]}: {format_quantity(int(duration[longest]), 'ns')}"
-    duration[device[late]] = np.maximum(0, returned[late] - start[device[late]])
-    return len(late), text
+    return _cut_to(trace, start, duration, dict(zip(device[late].tolist(), returned[late].tolist(), strict=True)))
 
 
 def _in_graph(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:

@@ -4,8 +4,8 @@ Environment variables of a worker: `environment` takes those of this process wit
 xdist's, and sets the allocator, the hash seed, no remote caches of compilers, the numbers of threads and
 `PYTEST_PERFDL_WORKER`. `run.processes` adds the folders of compilers' caches and, for a checkout, that of C++
 extensions and what `Checkout.environment` gives (`PYTHONPATH`), without what only the working tree's code has set
-(`Checkout.unset`). Ranks also get their own (`RANK`, `MASTER_ADDR`, ...):
-from `launcher`, or with `--perf-launch` from torch's elastic launcher.
+(`Checkout.unset`). Ranks also get their own (`RANK`, `MASTER_ADDR`, ...): from `launcher`, or with `--perf-launch` from
+torch's elastic launcher.
 """
 
 from __future__ import annotations

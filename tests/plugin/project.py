@@ -115,9 +115,10 @@ class Project:
     def ini(self, *options):
         """Write it; the machine's limits are measured, and its devices locked, only where an option says so.
 
-        Tests of this suite may run at the same time, and most do not depend on how long anything takes.
+        Tests of this suite may run at the same time, and most do not depend on how long anything takes, nor on a
+        verdict: on a busy machine one may take the whole of the default budget, as long as `finish` waits.
         """
-        for default in ("perf_calibrate = off", "perf_device_lock = off"):
+        for default in ("perf_calibrate = off", "perf_device_lock = off", "perf_budget = 60"):
             name = default.partition(" ")[0]
             if not any(option.startswith(name) for option in options):
                 options = (default, *options)

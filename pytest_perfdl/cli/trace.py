@@ -20,7 +20,6 @@ from pytest_perfdl.cli.traces import (
     add_step_name,
     in_processes,
     parse_peaks,
-    read_in_processes,
     read_ranks,
     recordings_in,
     trace_files,
@@ -158,7 +157,12 @@ def _ranks(
 
     one = partial(read_ranks, selection=selection, peaks=peaks, step_name=step_name)
     processes = in_processes(files)
-    each_file = read_in_processes(files, processes, one) if processes > 1 else list(map(one, files))
+    if processes > 1:
+        from pytest_perfdl.cli.trace_processes import read_in_processes
+
+        each_file = read_in_processes(files, processes, one)
+    else:
+        each_file = list(map(one, files))
     found = [rank for ranks in each_file for rank in ranks]
     source = [(file, place) for file, ranks in zip(files, each_file, strict=True) for place in range(len(ranks))]
     numbers = numbered([each.rank for each in found])

@@ -13,7 +13,8 @@ from functools import partial
 import pytest
 
 from pytest_perfdl.cli import main, traces
-from pytest_perfdl.cli.traces import in_processes, read_in_processes, read_ranks, text_bytes
+from pytest_perfdl.cli.trace_processes import read_in_processes
+from pytest_perfdl.cli.traces import in_processes, read_ranks, text_bytes
 from pytest_perfdl.machine import proc
 from pytest_perfdl.model.errors import CommandError, TraceError
 from pytest_perfdl.model.selection import parse
@@ -116,7 +117,7 @@ def test_the_size_of_the_text(tmp_path):
 
 SLEEPS = r"""
 import os, signal, sys, time
-from pytest_perfdl.cli import traces
+from pytest_perfdl.cli import trace_processes
 
 def sleeps(file):
     os.write(1, b"reading\n")  # at once: print writes the end of the line apart where Python does not buffer
@@ -127,7 +128,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     {before}
     try:
-        traces.read_in_processes(sys.argv[1:], 2, sleeps)
+        trace_processes.read_in_processes(sys.argv[1:], 2, sleeps)
     except KeyboardInterrupt:
         sys.exit(130)
 """

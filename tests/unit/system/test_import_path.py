@@ -105,9 +105,9 @@ def test_a_pytest_of_our_own_finds_the_projects_packages(project):
 def test_processes_that_read_traces(project):
     script = (
         f"import sys; sys.path[:] = {own_path()!r}\n"
-        "from pytest_perfdl.cli import traces\n"
+        "from pytest_perfdl.cli import trace_processes\n"
         "from multiprocessing import forkserver, resource_tracker\n"
-        "context = traces._context()\n"
+        "context = trace_processes._context()\n"
         "process = context.Process(target=print, args=('read',))\n"
         "process.start()\nprocess.join()\nprint(process.exitcode)\n"
     )

@@ -228,6 +228,7 @@ def _lost(profiled: Profiled) -> str:
 def _profiled(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     from pytest_perfdl.analysis import profile_tables
     from pytest_perfdl.analysis.account.parts import step_parts, without_delays
+    from pytest_perfdl.analysis.account.signatures import step_signatures
     from pytest_perfdl.analysis.efficiency.roofline import step_work
     from pytest_perfdl.analysis.events.steps import whole_steps
     from pytest_perfdl.analysis.overview.device import device_utilization
@@ -277,7 +278,7 @@ def _profiled(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         rows=tables.rows,
         counts={name: counts for name, counts in tables.counts.items() if traced or not is_of_device(name)},
         device_busy_ns=tables.device_busy_ns if traced else None,
-        signatures=tables.step_signatures,
+        signatures=step_signatures(trace),
         findings=(*_findings(tables, steps_found, command.steps), *_recorded(trace), *notes),
         exemplar=str(stored) if stored else None,
         parts=parts,

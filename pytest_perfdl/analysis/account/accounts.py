@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +16,7 @@ from pytest_perfdl.analysis.events.device_record import carried_over
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
 from pytest_perfdl.analysis.events.launches import Launches, call_tree, launch_calls, launches
 from pytest_perfdl.analysis.events.nesting import Ownership, ownership, threads_of
-from pytest_perfdl.analysis.events.operators import operator_args, operator_time
+from pytest_perfdl.analysis.events.operators import operator_time
 from pytest_perfdl.analysis.events.steps import device_steps, steps_of
 from pytest_perfdl.analysis.events.threads import (
     Thread,
@@ -252,8 +250,6 @@ class ThreadOperators:
 
     names: tuple[Mapping[str, int], ...]
     """How often each operator starts in each step."""
-    digests: tuple[str, ...]
-    """Digest of the sequence of (name, shapes) of each step, outside the input."""
     self_ns: Mapping[str, int]
     """Self time by operator, clipped to the steps and summed over them."""
     class_ns: tuple[Mapping[str, int], ...]
@@ -271,12 +267,10 @@ def thread_operators(trace: Trace, steps: Steps, thread: Thread) -> ThreadOperat
     start = trace.start[rows]
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     step = steps.of_host_time(start)
-    works = ~waiting.contains(start)
     classes = operator_classes(trace, rows)[owned.owner]
     time, class_ns = _time_in_steps(owned, classes, steps, waiting.union(waits_for_collectives(trace, thread)))
     return ThreadOperators(
         names=_names(trace, rows, step, len(steps.windows)),
-        digests=_digests(trace, rows[works], step[works], len(steps.windows)),
         self_ns=_by_name(trace, rows[owned.owner], time),
         class_ns=class_ns,
     )
@@ -321,22 +315,6 @@ def _first_seen(names: I32) -> list[int]:
     return [int(name) for name in seen[np.argsort(first[seen])]]
 
 
-def _digests(trace: Trace, rows: Rows, step: Rows, steps: int) -> tuple[str, ...]:
-    """Digest of the sequence of (name, shapes) in each step; rows come by time, -1 for those outside the steps."""
-    rows, step = rows[step >= 0], step[step >= 0]
-    args = operator_args(trace)
-    calls = args.call[rows]
-    texts = dict.fromkeys(calls.tolist(), b"")
-    for call in texts:
-        name, dims = args.calls[call]
-        texts[call] = b"%b\0%b\n" % (trace.names[name].encode(), b"".join(dims.split()))
-    bounds = np.searchsorted(step, np.arange(steps + 1)).tolist()
-    return tuple(
-        hashlib.blake2b(b"".join(map(texts.__getitem__, calls[first:last].tolist())), digest_size=8).hexdigest()
-        for first, last in itertools.pairwise(bounds)
-    )
-
-
 # What a step's time is made of: operators, kernels and classes of idle time, as one closed account.
 
 
@@ -359,11 +337,6 @@ class ProfileTables:
     the device ("h2d_bytes")."""
     op_names: tuple[Mapping[str, int], ...]
     """How often each operator starts in each step."""
-    step_signatures: tuple[str, ...]
-    """Digest of each step's ordered (operator, shapes): equal steps do equal work.
-
-    Operators in input annotations are left out: what a DataLoader with workers runs depends on their timing.
-    """
     device_busy_ns: tuple[int, ...]
     """|U(all device events)| in each window."""
     carry_over: int
@@ -423,7 +396,6 @@ def profile_tables(trace: Trace) -> ProfileTables:
             "h2d_bytes": copied_to_device(trace),
         },
         op_names=names,
-        step_signatures=_signatures(found, len(windows)),
         device_busy_ns=_busy(trace, joined, steps),
         carry_over=_carry_over(trace, steps, joined),
     )
@@ -456,15 +428,6 @@ def _joined_names(found: list[ThreadOperators], steps: int) -> tuple[Mapping[str
         for step, counts in zip(names, thread.names, strict=True):
             step.update(counts)
     return tuple(names)
-
-
-def _signatures(found: list[ThreadOperators], steps: int) -> tuple[str, ...]:
-    """The step thread's sequence, then the engine threads' in a fixed order: which thread is first may vary."""
-    signatures = []
-    for step in range(steps):
-        own, *engine = (thread.digests[step] for thread in found)
-        signatures.append(hashlib.blake2b("".join((own, *sorted(engine))).encode(), digest_size=8).hexdigest())
-    return tuple(signatures)
 
 
 def _busy(trace: Trace, joined: Launches, steps: Steps) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Operators of a thread's steps, counted, timed and digested one by one."""
+"""Operators of steps, counted, timed and digested one by one."""
 
 import hashlib
 from collections import Counter
@@ -7,24 +7,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_perfdl.analysis.account.accounts import thread_operators
+from pytest_perfdl.analysis.account.signatures import step_signatures
 from pytest_perfdl.analysis.events.steps import steps_of
 from unit.trace.chrome import MAIN, step, trace, x
 
 FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def found(*events):
-    read = trace(*events)
+def found(read):
     return thread_operators(read, steps_of(read), (MAIN, MAIN))
 
 
-def digest(*texts):
-    """Digest of names and shapes as they stand in every baseline."""
-    return hashlib.blake2b(b"".join(b"%b\0%b\n" % (name, dims) for name, dims in texts), digest_size=8).hexdigest()
+def signature(*texts):
+    """Digest of names and shapes of a step with one thread as it stands in every baseline."""
+    text = b"".join(b"%b\0%b\n" % (name, dims) for name, dims in texts)
+    for _ in ("of the thread", "of all"):
+        text = hashlib.blake2b(text, digest_size=8).hexdigest().encode()
+    return text.decode()
 
 
-def test_digests_stay_what_baselines_hold():
-    operators = found(
+def test_signatures_stay_what_baselines_hold():
+    read = trace(
         step(1, 0, 100),
         x("b", 20, 5),
         x("a", 10, 5, **{"Input Dims": [[2, 3], []]}),
@@ -33,7 +36,8 @@ def test_digests_stay_what_baselines_hold():
         step(2, 100, 100),
         x("c", 120, 5, tid=9),
     )
-    assert operators.digests == (digest((b"a", b"[[2,3],[]]"), (b"b", b"")), digest())
+    assert step_signatures(read) == (signature((b"a", b"[[2,3],[]]"), (b"b", b"")), signature())
+    operators = found(read)
     assert operators.names == ({"a": 1, "b": 1, "fetched": 1}, {})
     assert list(operators.names[0]) == ["a", "b", "fetched"]
     assert operators.self_ns == {"a": 5_000, "b": 5_000, "fetched": 0}
@@ -43,7 +47,8 @@ def test_digests_stay_what_baselines_hold():
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-10, 110), st.integers(0, 40)), max_size=12))
 @settings(max_examples=100, deadline=None)
 def test_every_moment_of_a_step_counts_for_the_operator_that_started_last(events):
-    operators = found(step(1, 0, 40), step(2, 50, 40), *(x(name, ts, duration) for name, ts, duration in events))
+    read = trace(step(1, 0, 40), step(2, 50, 40), *(x(name, ts, duration) for name, ts, duration in events))
+    operators = found(read)
     events = sorted(events, key=lambda event: (event[1], -event[2]))
     names, per_step = Counter(), [0, 0]
     for moment in (*range(40), *range(50, 90)):
@@ -55,4 +60,4 @@ def test_every_moment_of_a_step_counts_for_the_operator_that_started_last(events
     assert [sum(each.values()) for each in operators.class_ns] == per_step
     inside = [[name for name, ts, _ in events if first <= ts < first + 40] for first in (0, 50)]
     assert operators.names == tuple(map(Counter, inside))
-    assert operators.digests == tuple(digest(*((name.encode(), b"") for name in step)) for step in inside)
+    assert step_signatures(read) == tuple(signature(*((name.encode(), b"") for name in step)) for step in inside)

@@ -61,8 +61,8 @@ def device_accounts(trace: Trace) -> tuple[Mapping[str, int], ...]:
     rest. An idle interval [a, b) ends with the event that starts at b, whose launching call starts at s on host
     thread h. With s < a it is *device wait*. Otherwise [s, b) is *launch latency*, and [a, s) goes by what h
     did: *input* in a DataLoader annotation, else *synchronization* in a blocking call, else *operator overhead*
-    in any operator or call, else *Python and host*. Idle time that no event ends inside the window, or whose
-    launch is not known, is *unattributed*.
+    in any operator or call, else *Python and host*. Where b is beyond the window, only the part inside it counts. Of
+    what no event ends, h is the steps' thread. Idle time whose launch is not known is *unattributed*.
     """
     steps = steps_of(trace)
     start, end, window = _pieces(steps)
@@ -92,7 +92,7 @@ class IdleTime:
     end: I64
     window: Rows
     call: Rows
-    """Row of the call that launched what ends each one; -1 for none."""
+    """Row of the call that launched what ends each one; -1 for none, and where it ends beyond the window."""
     by_cause: Mapping[str, I64]
     """Nanoseconds of each class of `IDLE_CLASSES`."""
 
@@ -101,14 +101,15 @@ class IdleTime:
 def idle_time(trace: Trace) -> IdleTime:
     """When nothing runs on any device, by cause: see `device_accounts`."""
     steps, joined = steps_of(trace), launches(trace)
-    start, end, window = _idle(_pieces(steps), covered(trace, joined.device))
-    call = _launching_call(trace, joined, end)
+    start, end, window, until = _idle(_pieces(steps), covered(trace, joined.device))
+    call = _launching_call(trace, joined, until)
+    causes = _explain(trace, steps, (start, end, until), call)
     ends = np.array([each.end for each in steps.windows], dtype=np.int64)
-    call[end >= ends[window]] = -1
-    causes = _explain(trace, start, end, call)
+    call[until >= ends[window]] = -1
     return IdleTime(start, end, window, call, dict(zip(IDLE_CLASSES, causes, strict=True)))
 
 
+_NEVER = np.iinfo(np.int64).max
 _Pieces: TypeAlias = tuple[I64, I64, Rows]
 """Disjoint intervals by time, each of one window: start, end and window, columns of equal length."""
 
@@ -130,23 +131,23 @@ def _pieces(steps: Steps) -> _Pieces:
     )
 
 
-def _idle(pieces: _Pieces, busy: Intervals) -> _Pieces:
-    """The maximal intervals of each piece in which nothing runs."""
+def _idle(pieces: _Pieces, busy: Intervals) -> tuple[I64, I64, Rows, I64]:
+    """The maximal intervals of each piece in which nothing runs, and when something does again (`_NEVER`)."""
     starts, ends, window = pieces
-    limits = np.iinfo(np.int64)
-    gap_start = np.concatenate(([limits.min], busy.end))
-    gap_end = np.concatenate((busy.start, [limits.max]))
+    gap_start = np.concatenate(([np.iinfo(np.int64).min], busy.end))
+    gap_end = np.concatenate((busy.start, [_NEVER]))
     first = np.searchsorted(gap_end, starts, side="right")
     count = np.searchsorted(gap_start, ends, side="left") - first
     piece = np.repeat(np.arange(len(count)), count)
     gap = np.arange(len(piece)) + np.repeat(first - (np.cumsum(count) - count), count)
-    return np.maximum(gap_start[gap], starts[piece]), np.minimum(gap_end[gap], ends[piece]), window[piece]
+    until = gap_end[gap]
+    return np.maximum(gap_start[gap], starts[piece]), np.minimum(until, ends[piece]), window[piece], until
 
 
 def _launching_call(trace: Trace, joined: Launches, starts: I64) -> Rows:
     """Launching call of the device event that starts at each moment, -1 for none; of several the one first launched."""
     began = trace.start[joined.device]
-    launched = np.where(joined.linked, trace.start[joined.call], np.iinfo(np.int64).max)
+    launched = np.where(joined.linked, trace.start[joined.call], _NEVER)
     order = np.lexsort((launched, began))
     call = np.full(len(starts), -1, dtype=np.intp)
     place = np.searchsorted(began[order], starts)
@@ -156,25 +157,30 @@ def _launching_call(trace: Trace, joined: Launches, starts: I64) -> Rows:
     return call
 
 
-def _explain(trace: Trace, opens: I64, closes: I64, call: Rows) -> list[I64]:
+def _explain(trace: Trace, steps: Steps, intervals: tuple[I64, I64, I64], call: Rows) -> list[I64]:
     """Nanoseconds of each idle interval by cause, in the order of `IDLE_CLASSES`; `call` launched what ends it."""
+    opens, closes, until = intervals
     length = closes - opens
-    launched = np.where(call >= 0, np.minimum(trace.start[call], closes), opens)
-    late = (call >= 0) & (launched >= opens)
+    last = until == _NEVER
+    known = (call >= 0) | last
+    launched = np.where(last, closes, np.minimum(trace.start[call], closes))
+    own = steps.thread if steps.windows else (0, 0)
+    host_pid, host_tid = (np.where(last, step, of[call]) for step, of in zip(own, (trace.pid, trace.tid), strict=True))
+    late = known & (launched >= opens)
     latency = np.where(late, closes - launched, 0)
     waiting, blocked, busy = (np.zeros(len(opens), dtype=np.int64) for _ in range(3))
     calls = trace.rows(Category.CPU_OP, *LAUNCH_CATEGORIES)
     kinds = input_rows(trace), trace.matching(_BLOCKING.match, calls), calls
     asked = np.flatnonzero(late)
-    for pid, tid, own in threads_of(trace.pid[call[asked]], trace.tid[call[asked]]):
-        at = asked[own]
+    for pid, tid, places in threads_of(host_pid[asked], host_tid[asked]):
+        at = asked[places]
         inputs, blocking, any_call = (covered(trace, on_thread(trace, rows, (pid, tid))) for rows in kinds)
         causes = inputs, blocking.difference(inputs), any_call.difference(blocking.union(inputs))
         for total, cause in zip((waiting, blocked, busy), causes, strict=True):
             total[at] = cause.within(opens[at], launched[at])
     python = np.where(late, length - latency - waiting - blocked - busy, 0)
-    device_wait = np.where((call >= 0) & ~late, length, 0)
-    return [latency, waiting, blocked, busy, python, device_wait, np.where(call < 0, length, 0)]
+    device_wait = np.where(known & ~late, length, 0)
+    return [latency, waiting, blocked, busy, python, device_wait, np.where(known, 0, length)]
 
 
 # Where a step's time goes on a trace without device events: operators by class, input, communication, the rest.

@@ -354,11 +354,16 @@ class Reference:
             account["exposed communication"] = length(clip(exposed, *window))
             account["exposed copies"] = length(clip(exposed_copies, *window))
             for opens, closes in subtract_sorted([window], busy) if window[0] < window[1] else []:
-                calls = [call for event in by_start[closes] if (call := self.launch(event))]
-                if closes >= window[1] or not calls:
+                until = min((start for start, _ in busy if start >= closes), default=None)
+                calls = [call for event in by_start[until] if (call := self.launch(event))]
+                if until is None:
+                    # The steps' thread launches nothing before the end of the file.
+                    call = {"start": closes, "thread": self.steps[0]["thread"]}
+                elif calls:
+                    call = min(calls, key=lambda call: call["start"])
+                else:
                     account["unattributed"] += closes - opens
                     continue
-                call = min(calls, key=lambda call: call["start"])
                 launched = min(call["start"], closes)
                 if launched < opens:
                     account["device wait"] += closes - opens

@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from pytest_perfdl.analysis.efficiency.costs import ModeledCalls, OperatorCost, modeled_calls
 from pytest_perfdl.analysis.events.communication import covered
+from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import call_tree, launches, launching_operator
 from pytest_perfdl.analysis.events.operators import operator_self_ns
-from pytest_perfdl.analysis.events.steps import device_steps, steps_of
+from pytest_perfdl.analysis.events.steps import device_steps, device_time, steps_of
 from pytest_perfdl.machine.rates import Peaks
 from pytest_perfdl.machine.utilization import Bound, OperatorWork
 from pytest_perfdl.model.copy_names import direction, host_memory
@@ -321,10 +322,9 @@ def launch_geometry(trace: Trace) -> tuple[F64, F64]:
 def sm_efficiency_est(trace: Trace) -> float | None:
     """Share of the device's SMs that had a block to run, from 0 to 1: an estimate from launch geometry.
 
-    The integral over time of min(1, sum over the kernels running then of min(1, blocks per SM)), over the span
-    from the first device event's start to the last one's end. With several devices it is the mean over those that
-    run kernels. Kernels whose blocks per SM are missing add nothing; `None` where no kernel has them (ROCm) or the
-    span has no length.
+    The integral over `device_time` of min(1, sum over the kernels running then of min(1, blocks per SM)), over its
+    length. With several devices it is the mean over those that run kernels. Kernels whose blocks per SM are missing
+    add nothing; `None` where no kernel has them (ROCm) or the span has no length.
 
     As defined by PyTorch's TensorBoard plugin, "Est. SM Efficiency", which divides by the span of the steps instead.
     """
@@ -332,15 +332,13 @@ def sm_efficiency_est(trace: Trace) -> float | None:
     rows = trace.rows(Category.KERNEL)
     rows = rows[~np.isnan(blocks[rows])]
     filled = np.minimum(blocks[rows], 1.0)
-    device = trace.device_rows()
-    if len(rows) == 0:
-        return None
-    span = int((trace.start[device] + trace.duration[device]).max() - trace.start[device].min())
-    if span == 0:
+    time = device_time(trace)
+    if len(rows) == 0 or not time.length:
         return None
     devices = np.unique(trace.pid[rows])
-    total = sum(_capped_integral(trace, rows[own], filled[own]) for own in (trace.pid[rows] == pid for pid in devices))
-    return total / (span * len(devices))
+    of_each = (trace.pid[rows] == pid for pid in devices)
+    total = sum(_capped_integral(trace, time, rows[own], filled[own]) for own in of_each)
+    return total / (time.length * len(devices))
 
 
 @once
@@ -361,13 +359,14 @@ def weighted_mean(values: F64, weights: I64) -> float | None:
     return float(np.dot(values[known], weights[known])) / total if total else None
 
 
-def _capped_integral(trace: Trace, rows: Rows, filled: F64) -> float:
-    """Nanoseconds times the running kernels' sum of `filled`, which counts at most as 1."""
+def _capped_integral(trace: Trace, time: Intervals, rows: Rows, filled: F64) -> float:
+    """Nanoseconds of `time` times the running kernels' sum of `filled`, which counts at most as 1."""
     bounds = np.concatenate((trace.start[rows], trace.start[rows] + trace.duration[rows]))
     change = np.concatenate((filled, -filled))
     order = np.argsort(bounds, kind="stable")
     level = np.minimum(np.cumsum(change[order])[:-1], 1.0)
-    return float(np.dot(level, np.diff(bounds[order])))
+    bounds = bounds[order]
+    return float(np.dot(level, time.within(bounds[:-1], bounds[1:])))
 
 
 def _numbers(values: list[float | str | None]) -> F64:

@@ -54,12 +54,12 @@ def communication_evidence(trace: Trace) -> Evidence:
     from the `record_param_comms` that launched it.
 
     *Parent operator*: the innermost operator or annotation around the launching call, on its thread, is `c10d::*`,
-    `record_param_comms` or a backend's annotation (`nccl:*`, `hccl:*`, ...). It has to be the innermost one:
-    collectives also copy, flatten, cast and divide, by operators of their own (`aten::copy_` inside
+    `symm_mem::*`, `record_param_comms` or a backend's annotation (`nccl:*`, `hccl:*`, ...). It has to be the innermost
+    one: collectives also copy, flatten, cast and divide, by operators of their own (`aten::copy_` inside
     `c10d::allreduce_`) whose kernels are computing. For the same reason kernels of `at::native::` are never
     communication by this evidence, even where the operator around them was not recorded.
 
-    *Name*: NCCL, RCCL, HCCL, oneCCL, `cross_device_reduce` (vLLM), DeepEP (`deep_ep`, `dpsk::ep`), NVSHMEM.
+    *Name*: see `collective_names.KERNEL`.
 
     Copies and memsets are never communication.
     """

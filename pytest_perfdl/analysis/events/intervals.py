@@ -198,6 +198,14 @@ class Steps:
         window = self.windows[index]
         return Intervals.between(window.start, window.end).difference(self.setup)
 
+    @property
+    def skipped(self) -> Intervals:
+        """Time between windows that is in none: pauses, steps that are left out, and steps of another kind."""
+        if not self.windows:
+            return Intervals.between(0, 0)
+        covered = Intervals.union_of(self.starts, self.ends)
+        return Intervals.between(self.windows[0].start, self.windows[-1].end).difference(covered)
+
     def of_host_time(self, time: I64) -> Rows:
         """Index of the step whose time on the host holds each moment, -1 for none."""
         starts = np.array([window.host_start for window in self.windows], dtype=np.int64)

@@ -79,6 +79,15 @@ def device_steps(trace: Trace) -> Rows:
     return step
 
 
+def device_time(trace: Trace) -> Intervals:
+    """From the first device event's start to the last one's end, without the time between steps (`Steps.skipped`)."""
+    device = trace.device_rows()
+    if len(device) == 0:
+        return Intervals.between(0, 0)
+    time = Intervals.between(int(trace.start[device].min()), int(trace.end[device].max()))
+    return time.difference(steps_of(trace).skipped)
+
+
 def whole_steps(trace: Trace) -> Steps:
     """The steps of a trace whose first and last are known to be whole; `steps_of` says so from here on."""
     found = _steps(trace, step_list(trace, complete=True))

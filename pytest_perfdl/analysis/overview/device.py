@@ -12,6 +12,7 @@ from pytest_perfdl.analysis.account.accounts import profile_tables
 from pytest_perfdl.analysis.efficiency.roofline import occupancy_est, sm_efficiency_est
 from pytest_perfdl.analysis.events.communication import communication_evidence, covered, evidence_counts
 from pytest_perfdl.analysis.events.device_record import in_flight, waiting_rows
+from pytest_perfdl.analysis.events.steps import device_time
 from pytest_perfdl.trace.model import Category, Trace, once
 
 # The device's time as one sum over the whole file: busy and idle, computing, communication and copies.
@@ -19,10 +20,13 @@ from pytest_perfdl.trace.model import Category, Trace, once
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
-    """Lengths of unions over all streams and devices of a file, nanoseconds: no moment counts twice."""
+    """Lengths of unions over all streams and devices of a file, nanoseconds: no moment counts twice.
+
+    All are lengths inside `device_time`.
+    """
 
     span_ns: int
-    """From the first device event's start to the last one's end."""
+    """From the first device event's start to the last one's end, without the time between steps."""
     busy_ns: int
     """|U(all device events)|."""
     idle_ns: int
@@ -66,13 +70,13 @@ def device_figures(trace: Trace) -> DeviceFigures | None:
     evidence = communication_evidence(trace)
     is_kernel = trace.category[device] == Category.KERNEL
     communicating = device[evidence[device] >= 0]
-    compute = covered(trace, device[is_kernel & (evidence[device] < 0)])
-    communication = covered(trace, communicating)
-    copies = covered(trace, device[~is_kernel])
+    time = device_time(trace)
+    compute = covered(trace, device[is_kernel & (evidence[device] < 0)]).intersection(time)
+    communication = covered(trace, communicating).intersection(time)
+    copies = covered(trace, device[~is_kernel]).intersection(time)
     kernels = compute.union(communication)
     busy = kernels.union(copies)
-    ends = trace.start[device] + trace.duration[device]
-    span = int(ends.max() - trace.start[device].min())
+    span = time.length
     overlapped = int(compute.within(communication.start, communication.end).sum())
     return DeviceFigures(
         span_ns=span,
@@ -84,8 +88,8 @@ def device_figures(trace: Trace) -> DeviceFigures | None:
         communication_exposed_ns=communication.length - overlapped,
         copies_ns=copies.length,
         exposed_copies_ns=busy.length - kernels.length,
-        in_flight_communication_ns=in_flight(trace, communicating).length,
-        waiting_communication_ns=covered(trace, waiting_rows(trace, communicating)).length,
+        in_flight_communication_ns=in_flight(trace, communicating).intersection(time).length,
+        waiting_communication_ns=covered(trace, waiting_rows(trace, communicating)).intersection(time).length,
         communication_evidence=evidence_counts(evidence),
     )
 

@@ -12,7 +12,15 @@ import numpy.typing as npt
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.ranks.activity import RankActivity, StepTimes, activity, rank_of
 from pytest_perfdl.analysis.ranks.clocks import align_clocks, candidates, confirm
-from pytest_perfdl.analysis.ranks.figures import Cause, Collective, Rank, RankFigures, Straggler, find_buckets
+from pytest_perfdl.analysis.ranks.figures import (
+    LEAST_STEPS,
+    Cause,
+    Collective,
+    Rank,
+    RankFigures,
+    Straggler,
+    find_buckets,
+)
 from pytest_perfdl.analysis.ranks.meetings import (
     Meeting,
     Waiting,
@@ -27,9 +35,6 @@ from pytest_perfdl.trace.model import F64, I64, Trace
 
 # The rank that makes the others wait step after step, since when, and because of what.
 
-
-LEAST_STEPS = 3
-"""A rank that is late in fewer steps had a hiccup; a straggler is late from one step on in all that follow."""
 
 LEAST_SHARE = 0.02
 """Of a step; what costs less is no straggler, as ranks are never equally fast."""

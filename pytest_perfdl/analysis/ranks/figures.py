@@ -12,6 +12,9 @@ import numpy as np
 Cause = Literal["compute", "input", "communication", "host"]
 """What a straggler spends more time on than the other ranks do."""
 
+LEAST_STEPS = 3
+"""A rank that is late in fewer steps had a hiccup; a straggler is late from one step on in all that follow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rank:
@@ -158,14 +161,19 @@ class RankFigures:
     step_numbers: tuple[int, ...]
     """Steps that all ranks have, in order."""
     straggler: Straggler | None
-    """`None` where the ranks are balanced, or where what they differ by is below what the clocks and the noise allow
-    to say: see `compare.find`."""
+    """`None` where the ranks are balanced, where what they differ by is below what the clocks and the noise allow to
+    say, and where it is not `known`: see `compare.find`."""
     imbalance: float | None
     """Largest own work of a rank over the mean of all ranks, mean over the steps, at least 1; `None` without steps."""
     buckets: tuple[Bucket, ...]
     """In the order of the step."""
     findings: tuple[str, ...]
     """One line each on what limits these figures."""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is enough in common to the ranks for a straggler to be found."""
+        return bool(self.collectives) and len(self.step_numbers) >= LEAST_STEPS
 
     @property
     def overlap(self) -> tuple[float | None, ...]:

@@ -158,10 +158,10 @@ class PathRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CriticalPath:
-    """A chain of stretches, one beginning where the other ends, that covers the whole span."""
+    """A chain of stretches, one beginning where the other ends, without those between steps."""
 
     span_ns: int
-    """From the first start to the last end; the sum of all stretches."""
+    """From the first start to the last end without the time between steps; the sum of all stretches."""
     start_ns: I64
     """Start of each stretch, in the order of time."""
     end_ns: I64
@@ -187,7 +187,8 @@ def critical_path(trace: Trace) -> CriticalPath:
     """Walk back from the end of a trace, at each point along the constraint that was satisfied last.
 
     The span is that of `span_of`. By construction the stretches tile it, so that the path's length says nothing; which
-    constraints bind does.
+    constraints bind does. What lies between steps (`Steps.skipped`) is walked through and left out: its events may not
+    be in the trace.
 
     A device event waits for the one before it on its stream (*kernel gap*), its launching call's start (*launch
     latency*) or another stream's event; a host thread goes on with what it did before, unless it waited: in a
@@ -200,7 +201,7 @@ def critical_path(trace: Trace) -> CriticalPath:
     """
     steps, span = steps_of(trace), span_of(trace)
     if span is None or span[1] <= span[0] or not steps.windows:
-        return _assemble(trace, [], 0, 0)
+        return _assemble(trace, [], Intervals.between(0, 0), Intervals.between(0, 0))
     threads, order, waiting = host_threads(trace), device_order(trace), host_waits(trace)
     walk = Walk(order, bindings(trace), waiting, span)
     walk.run(*_last(steps, threads, order, span[1]))
@@ -210,8 +211,8 @@ def critical_path(trace: Trace) -> CriticalPath:
         if runs := Intervals.union_of(start[own == number], end[own == number]):
             parts.append(_host_part(trace, thread, runs))
     guesses = np.array(walk.guessed, dtype=np.int64).reshape(-1, 2)
-    guessed = Intervals.union_of(guesses[:, 0], guesses[:, 1]).clip(*span).length
-    return _assemble(trace, parts, span[1] - span[0], guessed)
+    time = Intervals.between(*span).difference(steps.skipped)
+    return _assemble(trace, parts, time, Intervals.union_of(guesses[:, 0], guesses[:, 1]).intersection(time))
 
 
 def _last(steps: Steps, threads: tuple[HostThread, ...], order: DeviceOrder, end: int) -> tuple[int, int]:
@@ -291,19 +292,26 @@ def _host_part(trace: Trace, thread: HostThread, runs: Intervals) -> _Part:
     )
 
 
-def _assemble(trace: Trace, parts: list[_Part], span_ns: int, guessed_ns: int) -> CriticalPath:
+def _assemble(trace: Trace, parts: list[_Part], time: Intervals, guessed: Intervals) -> CriticalPath:
+    """The stretches in `time`, of which some are `guessed`."""
     start, end, row, kind = (
         np.concatenate(columns) for columns in zip((_NO_TIME, _NO_TIME, _NO_ROW, _NO_ROW), *parts, strict=True)
     )
     some = np.flatnonzero(end > start)
     some = some[np.argsort(start[some], kind="stable")]
     start, end, row, kind = start[some], end[some], row[some], kind[some]
+    if len(time) > 1:
+        cuts = np.unique(np.concatenate((start, end, time.start, time.end)))
+        pieces = cuts[:-1][time.contains(cuts[:-1])]
+        own = np.searchsorted(start, pieces, side="right") - 1
+        start, end, row, kind = pieces, cuts[np.searchsorted(cuts, pieces) + 1], row[own], kind[own]
     if len(start):
-        first = np.concatenate(([True], (row[1:] != row[:-1]) | (kind[1:] != kind[:-1])))
+        changes = (row[1:] != row[:-1]) | (kind[1:] != kind[:-1]) | (start[1:] != end[:-1])
+        first = np.concatenate(([True], changes))
         start, row, kind = start[first], row[first], kind[first]
         end = end[np.concatenate((first[1:], [True]))]
     by_class = {name: int((end - start)[kind == code].sum()) for code, name in enumerate(CLASSES)}
-    unexplained = by_class["unexplained wait"]
+    unexplained, span_ns = by_class["unexplained wait"], time.length
     return CriticalPath(
         span_ns=span_ns,
         start_ns=start,
@@ -312,7 +320,7 @@ def _assemble(trace: Trace, parts: list[_Part], span_ns: int, guessed_ns: int) -
         kind=kind.astype(np.int8),
         by_class=by_class,
         by_name=_by_name(trace, row, kind, end - start),
-        inferred_share=guessed_ns / span_ns if span_ns else 0.0,
+        inferred_share=guessed.length / span_ns if span_ns else 0.0,
         unexplained_share=unexplained / span_ns if span_ns else 0.0,
     )
 

@@ -46,9 +46,13 @@ def verdict(ranks: RankFigures) -> tuple[str, str]:
             f"Rank {found.rank} of {count} is a straggler{since}: {SLOWER[found.cause]}.",
             f"Without that a step would take {format_quantity(found.cost_ns, 'ns')} less{share}.",
         )
-    if not ranks.collectives:
-        return f"Whether one of the {count} ranks is slower is unknown: no collective was found on several of them.", ""
-    said = f"None of the {count} ranks is a straggler: none is slower than the others step after step."
+    if ranks.known:
+        said = f"None of the {count} ranks is a straggler: none is slower than the others step after step."
+    else:
+        common = len(ranks.step_numbers)
+        why = "they have " + (f"only {plural(common, 'step')}" if common else "no steps") + " in common"
+        why = why if ranks.collectives else "no collective was found on several of them"
+        said = f"Whether one of the {count} ranks is slower than the others is unknown: {why}."
     if ranks.imbalance is None or ranks.imbalance <= 1:
         return said, ""
     more = format_percent(ranks.imbalance - 1, signed=False)

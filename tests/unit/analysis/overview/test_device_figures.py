@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from pytest_perfdl.analysis import communication_overlap
 from pytest_perfdl.analysis.account.accounts import device_accounts
+from pytest_perfdl.analysis.efficiency.roofline import sm_efficiency_est
 from pytest_perfdl.analysis.events.communication import communication_evidence, evidence_counts
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.device import device_figures
@@ -260,3 +261,15 @@ class TestProperties:
             ("copy", figures.exposed_copies_ns),
         ):
             assert sum(row.exposed_ns for row in rows if row.kind == kind) <= limit
+
+
+def test_the_time_between_steps_does_not_count():
+    events = []
+    for number, begin in ((1, 0), (2, 100), (7, 5000)):
+        events += [step(number, begin, 100), launch(begin + 10, 5, number)]
+        events.append(kernel("gemm", begin + 20, 70, number, **{"blocks per SM": 0.5}))
+    made = trace(*events)
+    figures = device_figures(made)
+    # From 20 to 200 and from 5000 to 5090.
+    assert (figures.span_ns, figures.busy_ns) == (270_000, 210_000)
+    assert sm_efficiency_est(made) == pytest.approx(0.5 * 210 / 270)

@@ -4,6 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.waiting.critical_path import CLASSES, critical_path
 from pytest_perfdl.trace import read
 from unit.analysis.generated import usable
@@ -31,7 +32,12 @@ def check(made, path):
     assert sum(row.total_ns for row in path.by_name) == path.span_ns
     assert list(path.by_class) == list(CLASSES)
     assert (path.end_ns > path.start_ns).all()
-    assert (path.start_ns[1:] == path.end_ns[:-1]).all()
+    # One begins where the other ends, except between steps.
+    apart = path.start_ns[1:] > path.end_ns[:-1]
+    assert (path.start_ns[1:] >= path.end_ns[:-1]).all()
+    skipped = steps_of(made).skipped
+    between = list(zip(path.end_ns[:-1][apart].tolist(), path.start_ns[1:][apart].tolist(), strict=True))
+    assert set(between) <= set(zip(skipped.start.tolist(), skipped.end.tolist(), strict=True))
     own = path.row >= 0
     assert (made.start[path.row[own]] <= path.start_ns[own]).all()
     assert (path.end_ns[own] <= made.end[path.row[own]]).all()
@@ -734,3 +740,19 @@ def test_a_trace_of_operators_alone_has_the_length_of_its_span(operators):
     path = critical_path(made)
     check(made, path)
     assert path.span_ns == (int(made.end.max() - made.start.min()))
+
+
+def test_the_time_between_steps_is_not_on_the_path():
+    """A step that is left out, a pause, or a step of another kind: its events are not in what is divided by steps."""
+    events = []
+    for number, begin in ((1, 0), (2, 100), (7, 5000)):
+        events += [step(number, begin, 100), launch(begin + 10, 5, number), kernel("gemm", begin + 20, 70, number)]
+        events.append(sync(begin + 30, 62, 100 + number))
+    made = trace(*events)
+    assert classes(*events) == {
+        "compute": 210,
+        "launch latency": 30,
+        "synchronization": 6,
+        "Python and host": 54,
+    }
+    assert critical_path(made).span_ns == 300_000

@@ -1,5 +1,6 @@
 """What `perfdl trace` says of the ranks of a job, on the terminal, on the page and in one Chrome trace."""
 
+import dataclasses
 import gzip
 import json
 import re
@@ -59,9 +60,20 @@ def test_ranks_without_common_collectives_are_not_judged(tmp_path):
     events["traceEvents"] = [one for one in events["traceEvents"] if "nccl" not in one["name"]]
     only.write_text(json.dumps(events))
     assert verdict(figures([files[0], only])) == (
-        "Whether one of the 2 ranks is slower is unknown: no collective was found on several of them.",
+        "Whether one of the 2 ranks is slower than the others is unknown: no collective was found on several of them.",
         "",
     )
+
+
+def test_ranks_with_few_steps_in_common_are_not_judged(tmp_path):
+    """What is slower in each of two steps may be a hiccup, or not: see `LEAST_STEPS`."""
+    found = figures(write_job(tmp_path))
+    few = dataclasses.replace(found, straggler=None, step_numbers=found.step_numbers[:2])
+    assert verdict(few)[0] == (
+        "Whether one of the 3 ranks is slower than the others is unknown: they have only 2 steps in common."
+    )
+    none = dataclasses.replace(few, step_numbers=())
+    assert verdict(none)[0].endswith("is unknown: they have no steps in common.")
 
 
 def test_what_ranks_do_when_is_drawn_on_one_clock(job):

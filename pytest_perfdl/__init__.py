@@ -23,7 +23,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_perfdl.analysis import communication_overlap, profile_tables
+    from pytest_perfdl.analysis import profile_tables
+    from pytest_perfdl.analysis.overview.device import communication_overlap
     from pytest_perfdl.analysis.overview.summary import summarize
     from pytest_perfdl.machine.rates import Machine
     from pytest_perfdl.model.errors import PerfdlError
@@ -65,7 +66,8 @@ __all__ = [
     "transform",
 ]
 _MODULES = {
-    "analysis": ("communication_overlap", "profile_tables"),
+    "analysis": ("profile_tables",),
+    "analysis.overview.device": ("communication_overlap",),
     "analysis.overview.summary": ("summarize",),
     "model.errors": ("PerfdlError",),
     "model.record": ("Record",),

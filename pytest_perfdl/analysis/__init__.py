@@ -10,6 +10,5 @@ Imported here is what counting needs; what profiled steps need is imported by na
 
 from pytest_perfdl.analysis.account.accounts import ProfileTables, profile_tables
 from pytest_perfdl.analysis.account.peak import MemoryFigures, memory_figures
-from pytest_perfdl.analysis.events.communication import communication_overlap
 
-__all__ = ["MemoryFigures", "ProfileTables", "communication_overlap", "memory_figures", "profile_tables"]
+__all__ = ["MemoryFigures", "ProfileTables", "memory_figures", "profile_tables"]

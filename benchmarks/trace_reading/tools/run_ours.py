@@ -16,8 +16,7 @@ from pytest_perfdl.trace import read
 def analyses(trace: Any) -> dict[str, measure.Work]:
     """By subject; imported here, so that reading can be measured while one of them is broken."""
     from pytest_perfdl.analysis.account.accounts import device_accounts
-    from pytest_perfdl.analysis.events.communication import communication_overlap
-    from pytest_perfdl.analysis.overview.device import device_figures
+    from pytest_perfdl.analysis.overview.device import communication_overlap, device_figures
     from pytest_perfdl.analysis.overview.tables import kernel_table, launch_stats
 
     return {

@@ -95,18 +95,16 @@ def covered(trace: Trace, rows: Rows) -> Intervals:
     return Intervals.union_of(trace.start[rows], trace.end[rows])
 
 
-def communication_overlap(trace: Trace) -> float | None:
-    """|U(comm) and U(compute)| / |U(comm)|, from 0 to 1; `None` without communication.
-
-    U is the union over all streams. Copies do not count as computing.
-    """
+def exposed_communication(trace: Trace) -> Intervals:
+    """When a device communicates and does not compute: the union over all devices. Copies hide nothing."""
     kernels = trace.rows(Category.KERNEL)
-    is_communication = communication_kernels(trace)[kernels]
-    communication = covered(trace, kernels[is_communication])
-    compute = covered(trace, kernels[~is_communication])
-    if communication.length == 0:
-        return None
-    return communication.intersection(compute).length / communication.length
+    communicates = communication_kernels(trace)[kernels]
+    exposed = Intervals.between(0, 0)
+    for device in np.unique(trace.pid[kernels[communicates]]):
+        own = trace.pid[kernels] == device
+        computing = covered(trace, kernels[own & ~communicates])
+        exposed = exposed.union(covered(trace, kernels[own & communicates]).difference(computing))
+    return exposed
 
 
 def computing_rows(trace: Trace, thread: Thread) -> Rows:

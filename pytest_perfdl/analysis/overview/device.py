@@ -10,7 +10,12 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.accounts import profile_tables
 from pytest_perfdl.analysis.efficiency.roofline import occupancy_est, sm_efficiency_est
-from pytest_perfdl.analysis.events.communication import communication_evidence, covered, evidence_counts
+from pytest_perfdl.analysis.events.communication import (
+    communication_evidence,
+    covered,
+    evidence_counts,
+    exposed_communication,
+)
 from pytest_perfdl.analysis.events.device_record import in_flight, waiting_rows
 from pytest_perfdl.analysis.events.steps import device_time
 from pytest_perfdl.trace.model import Category, Trace, once
@@ -36,9 +41,9 @@ class DeviceFigures:
     communication_ns: int
     """|U(comm)|, for which `communication_evidence` says what counts."""
     communication_overlapped_ns: int
-    """|U(comm) and U(compute)|; copies hide nothing."""
+    """`communication_ns - communication_exposed_ns`."""
     communication_exposed_ns: int
-    """|U(comm) minus U(compute)|: `communication_ns - communication_overlapped_ns`."""
+    """|U over the devices(comm minus compute of the device)|: what another device computes hides nothing."""
     copies_ns: int
     """|U(copies)|, memsets included."""
     exposed_copies_ns: int
@@ -77,21 +82,33 @@ def device_figures(trace: Trace) -> DeviceFigures | None:
     kernels = compute.union(communication)
     busy = kernels.union(copies)
     span = time.length
-    overlapped = int(compute.within(communication.start, communication.end).sum())
+    exposed = exposed_communication(trace).intersection(time).length
     return DeviceFigures(
         span_ns=span,
         busy_ns=busy.length,
         idle_ns=span - busy.length,
         compute_ns=compute.length,
         communication_ns=communication.length,
-        communication_overlapped_ns=overlapped,
-        communication_exposed_ns=communication.length - overlapped,
+        communication_overlapped_ns=communication.length - exposed,
+        communication_exposed_ns=exposed,
         copies_ns=copies.length,
         exposed_copies_ns=busy.length - kernels.length,
         in_flight_communication_ns=in_flight(trace, communicating).intersection(time).length,
         waiting_communication_ns=covered(trace, waiting_rows(trace, communicating)).intersection(time).length,
         communication_evidence=evidence_counts(evidence),
     )
+
+
+def several_devices(trace: Trace) -> str:
+    """What is said where one process drives several devices; empty for one or none."""
+    count = len(np.unique(trace.pid[trace.device_rows()]))
+    return f"{count} devices: times of the device are of moments in which any of them works" if count > 1 else ""
+
+
+def communication_overlap(trace: Trace) -> float | None:
+    """Share of the communication during which the device computes, from 0 to 1; `None` without communication."""
+    figures = device_figures(trace)
+    return None if figures is None else figures.overlap_share
 
 
 # How well steps use a device: shares from the device's own account, without any limit of the machine.

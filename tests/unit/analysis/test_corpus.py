@@ -4,12 +4,12 @@ import statistics
 
 import pytest
 
-from pytest_perfdl.analysis import communication_overlap, memory_figures, profile_tables
+from pytest_perfdl.analysis import memory_figures, profile_tables
 from pytest_perfdl.analysis.account.accounts import device_accounts
 from pytest_perfdl.analysis.account.signatures import step_signatures
 from pytest_perfdl.analysis.events.communication import covered
 from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.analysis.overview.device import device_figures
+from pytest_perfdl.analysis.overview.device import communication_overlap, device_figures
 from pytest_perfdl.analysis.overview.findings import trace_integrity
 from pytest_perfdl.analysis.overview.tables import kernel_table
 from pytest_perfdl.trace import Category, read

@@ -2,10 +2,11 @@
 
 import pytest
 
-from pytest_perfdl.analysis import communication_overlap, profile_tables
+from pytest_perfdl.analysis import profile_tables
 from pytest_perfdl.analysis.account.transfers import copied_to_device
 from pytest_perfdl.analysis.events.communication import communication_kernels
 from pytest_perfdl.analysis.events.launches import launch_calls, launches
+from pytest_perfdl.analysis.overview.device import communication_overlap
 from unit.trace.chrome import MAIN, kernel, launch, step, trace, x
 
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from pytest_perfdl.analysis import communication_overlap
+from pytest_perfdl.analysis.overview.device import communication_overlap
 from pytest_perfdl.analysis.ranks import activity
 from pytest_perfdl.analysis.ranks.calls import kind_of
 from pytest_perfdl.trace import read

@@ -12,7 +12,7 @@ from pytest_perfdl.baseline.code import contents, present
 from pytest_perfdl.model.record import SHORT_HASH, MeasurementPlan, Record, Scalar
 from pytest_perfdl.model.units import some
 from pytest_perfdl.system.distributions import installed
-from pytest_perfdl.system.git import FETCH_ALL, LOG_SECONDS, git, modified, read, top_of, trouble
+from pytest_perfdl.system.git import LOG_SECONDS, cut_off, git, modified, read, top_of, trouble
 
 # Finds the baseline commit: the one with the code that the baseline was recorded with.
 #
@@ -30,7 +30,6 @@ _MOST_PATHS = 24
 """Paths that git is asked for at once."""
 _TELLING = 4
 """Files, of those that a commit has otherwise, that are asked for before the others."""
-_SHALLOW = f"the clone is shallow: run {FETCH_ALL}"
 _NO_COMMIT = "no commit contains the code that the baseline was recorded with"
 
 Files = Mapping[str, str]
@@ -102,8 +101,8 @@ def code_of(base: Record, path: Path, root: Path, *, prefer: Sequence[str] = ())
     if base.code is None:
         return BaselineCode(None, "the baseline does not contain hashes of the recorded code", base=base)
     found = _find_by_content(base.code.files, path, top, prefer)
-    if found.commit is None and git(root, "rev-parse", "--is-shallow-repository") == "true":
-        found = BaselineCode(None, _SHALLOW)
+    if found.commit is None and (why := cut_off(root)):
+        found = BaselineCode(None, why)
     return replace(found, base=base)
 
 
@@ -115,9 +114,9 @@ def _find_by_content(files: Files, path: Path, top: Path, prefer: Sequence[str])
         return BaselineCode(None, "the baseline lists no files of this repository")
     if commit := having(top, files, (*prefer, head)) or having(top, files, candidates(top, files)):
         return BaselineCode(commit)
-    if git(top, "rev-parse", "--is-shallow-repository") == "true":
+    if why := cut_off(top):
         # The oldest commit that is there seems to have changed every file.
-        return BaselineCode(None, _SHALLOW)
+        return BaselineCode(None, why)
     carrier = _carrier(top, path)
     if carrier is None:
         uncommitted = present(top, files) == files

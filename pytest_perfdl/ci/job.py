@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.system.git import commit_of, git, merge_request_base, run_git, said, trouble
+from pytest_perfdl.system.git import commit_of, git, is_shallow, merge_request_base, run_git, said, trouble
 
 # What a CI system says about its job, in environment variables and in GitHub's event file.
 #
@@ -241,7 +241,7 @@ def _revision(folder: Path, name: str) -> Found:
         raise CommandError(f"{name!r} is not a git revision: give a branch, a tag or a commit")
     commit = commit_of(folder, name)
     if commit is None:
-        depth = ("--depth=1",) if _is_shallow(folder) else ()
+        depth = ("--depth=1",) if is_shallow(folder) else ()
         if any(_fetch(folder, *depth, _REMOTE, there) == "" for there in _on_remote(folder, name)):
             commit = commit_of(folder, "FETCH_HEAD")
         elif depth and _fetch(folder, "--unshallow", _REMOTE) == "":
@@ -269,7 +269,7 @@ def _is_ref(folder: Path, name: str) -> bool:
 
 def _parent(folder: Path, head: str) -> str:
     parent = commit_of(folder, f"{head}^1")
-    if parent is None and _is_shallow(folder):
+    if parent is None and is_shallow(folder):
         wrong = _fetch(folder, "--depth=2", _REMOTE, head)
         if wrong:
             raise CommandError(f"the commit before HEAD cannot be fetched from {_REMOTE}: {wrong}")
@@ -286,12 +286,12 @@ def _meeting(folder: Path, head: str, branch: str) -> Found:
     if not _is_ref(folder, there):
         raise CommandError(f"{branch!r} is not the name of a branch")
     fetched = f"+refs/heads/{branch}:{there}"
-    depth = ("--depth=1",) if _is_shallow(folder) else ()
+    depth = ("--depth=1",) if is_shallow(folder) else ()
     wrong = _fetch(folder, *depth, _REMOTE, fetched)
     if wrong and commit_of(folder, there) is None:
         raise CommandError(f"the branch {visible(branch)} cannot be fetched from {_REMOTE}: {wrong}")
     for more in (*(f"--deepen={number}" for number in DEEPENINGS), "--unshallow"):
-        if _meets(folder, head, there) or not _is_shallow(folder):
+        if _meets(folder, head, there) or not is_shallow(folder):
             break
         # The server follows only what is asked for: HEAD is, too, where the server has it.
         if _fetch(folder, more, _REMOTE, fetched, head):
@@ -321,10 +321,6 @@ def _default_branch(folder: Path) -> str:
             "as `perfdl ci base REF`)"
         )
     return match[1].decode("utf-8", "surrogateescape")
-
-
-def _is_shallow(folder: Path) -> bool:
-    return git(folder, "rev-parse", "--is-shallow-repository") == "true"
 
 
 def _fetch(folder: Path, *arguments: str) -> str:

@@ -25,6 +25,7 @@ from pytest_perfdl.system import folders, processes
 from pytest_perfdl.system.folders import delete_file
 from pytest_perfdl.system.git import read, top_of, trouble
 from pytest_perfdl.system.import_path import LIBRARY_FIRST, module_command
+from pytest_perfdl.workers.channel import text_of
 from pytest_perfdl.workers.checkout import clear
 
 # Which tests a project has: collected by a pytest of its own, told by its hooks.
@@ -106,8 +107,9 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.passed:
         _files.add(report.nodeid)
     else:
-        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-        _broken[report.nodeid] = (why.strip().splitlines() or [report.outcome])[-1].removeprefix("E ").strip()
+        _broken[report.nodeid] = (
+            (text_of(report).strip().splitlines() or [report.outcome])[-1].removeprefix("E ").strip()
+        )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -461,7 +461,7 @@ class _Told:
                     len(node.members),
                     as_ratio(judged.effect),
                     (low, high),
-                    self._cause(node),
+                    self._cause(node.members),
                     verdict,
                     judged.agreeing,
                     judged.noise,
@@ -470,15 +470,15 @@ class _Told:
             )
         return tuple(found)
 
-    def _cause(self, node: Node) -> str:
-        """What most members run that they did not run before, or the reverse."""
+    def _cause(self, places: Sequence[int]) -> str:
+        """What most of some cases run that they did not run before, or the reverse."""
         added: Counter[str] = Counter()
-        for place in node.members:
+        for place in places:
             case = self.gate.family.tree.cases[place]
             before, after = self.gate.base[case].operators, self.gate.new[case].operators
             added.update(f"{name} is new" for name in after if name not in before)
             added.update(f"{name} is gone" for name in before if name not in after)
-        most = [said for said, count in added.items() if 2 * count > len(node.members)]
+        most = [said for said, count in added.items() if 2 * count > len(places)]
         return some(sorted(most))
 
     @functools.cached_property
@@ -493,8 +493,10 @@ class _Told:
         places = {case: place for place, case in enumerate(tree.cases)}
         worse = [each for each in self.cases if each.verdict in ("regressed", "suspect") and each.base_ns is not None]
         for each in [each for each in worse if not self._is_told_by_group(places[each.id])][:SHOWN]:
-            judged = self.outcome.cases[places[each.id]]
-            found.append(self._figures(each.metric, self.gate.case_limit, judged, each.verdict, each.reason))
+            place = places[each.id]
+            remark = "; ".join(filter(None, (each.reason, self._cause((place,)))))
+            judged = self.outcome.cases[place]
+            found.append(self._figures(each.metric, self.gate.case_limit, judged, each.verdict, remark))
         return [self._summary(bool(found)), *found]
 
     def _is_told_by_group(self, place: int) -> bool:
@@ -510,7 +512,7 @@ class _Told:
     def _members(self, node: Node, judged: Judged) -> str:
         """What is said of a group beside its change."""
         agree = f"typical of {plural(len(node.members), 'case')}, {judged.agreeing} of them slower for themselves"
-        return "; ".join(filter(None, (agree, self._cause(node))))
+        return "; ".join(filter(None, (agree, self._cause(node.members))))
 
     def _figures(self, name: str, limit: Limit, judged: Judged, verdict: Verdict, remark: str) -> MetricVerdict:
         tree = self.gate.family.tree

@@ -34,7 +34,7 @@ from pytest_perfdl.machine.state import active_tracer
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.distributions import installed
-from pytest_perfdl.system.git import FETCH_ALL, git, trouble
+from pytest_perfdl.system.git import FETCH_ALL, git, is_shallow, top_of, trouble
 
 # GPU state, from the vendors' command-line tools; no device is opened.
 
@@ -531,10 +531,9 @@ def history(project: Path) -> Sequence[MachineFinding]:
         return [MachineFinding("warn", "git", "git is not installed", why, "install git")]
     if said := trouble(project):
         return [MachineFinding("warn", "git", f"git failed: {said}", why, "git status")]
-    shallow = git(project, "rev-parse", "--is-shallow-repository")
-    if shallow is None:
+    if top_of(project) is None:
         return [MachineFinding("warn", "git", "not in a git repository", why, "git init, and commit the baselines")]
-    if shallow == "true":
+    if is_shallow(project):
         return [MachineFinding("warn", "git", "shallow clone", why, FETCH_ALL)]
     commits = git(project, "rev-list", "--count", "HEAD")
     if commits is None:

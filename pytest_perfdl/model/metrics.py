@@ -63,6 +63,8 @@ CASES, CASE_TIME, GROUP_TIME = "cases", "case_time", "group_time"
 """Of tables only: the number of cases, and the times that limits on single cases and on groups of cases are about."""
 GROWTH = "growth"
 """This metric exists only for calls whose memory grows."""
+OF_MEMORY = ("peak_memory", "static_memory", GROWTH)
+"""Bytes that a call allocates and keeps. A job of several ranks has those of the rank with most."""
 
 STEP_TIMES = ("step_time", "block_time")
 """Metrics that are a step's time; what is said of a step is of the first that it has."""
@@ -339,6 +341,15 @@ def is_of_device(metric: str) -> bool:
     """
     found = of(metric)
     return isinstance(found, CountedMetric) and found.of_device
+
+
+def is_memory(metric: str) -> bool:
+    """Whether a metric, by its full name, is what a call allocates and keeps, in bytes.
+
+    >>> is_memory("forward.peak_memory"), is_memory("h2d_bytes")
+    (True, False)
+    """
+    return general(metric) in OF_MEMORY
 
 
 def is_zero_if_absent(metric: str) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.units import plural, some
+from pytest_perfdl.model.visible import visible
 from pytest_perfdl.results.verdict import SAME_CODE, VERDICTS, Verdict
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def not_compared(results: Sequence[Result], *, required: int = 0, tests_of_head:
     ]
     if absent:
         which = f"{plural(len(absent), 'test')} not compared" if held else "nothing was compared"
-        those = "these tests" if len(absent) > 1 else "this test"
+        those = some([visible(each.id) for each in absent])
         how = (
             ""
             if tests_of_head

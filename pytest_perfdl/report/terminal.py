@@ -241,7 +241,7 @@ def _change(about: Story) -> str:
     text = " ".join(filter(None, parts))
     if limit := figures.limit(metric):
         text += f", {words.visible(limit)}"
-    if metric.verdict == "suspect" and metric.reason:
+    if metric.verdict in ("suspect", "inconclusive") and metric.reason:
         text += f" ({words.visible(metric.remark or metric.reason)})"
     names = [words.visible(each.name) for each in about.also if each.of_step]
     if names:

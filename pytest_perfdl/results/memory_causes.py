@@ -15,6 +15,7 @@ from pytest_perfdl.model.memory import (
     Movement,
     RowChange,
 )
+from pytest_perfdl.model.metrics import is_memory
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.results.verdict import Judgement
@@ -46,11 +47,15 @@ _MOVED: dict[Movement, str] = {
 
 
 def comes_first(judgement: Judgement) -> bool:
-    """Whether memory is what there is to explain, rather than time."""
+    """Whether memory is what there is to explain: of the step it changed for the worse, and no time did."""
     moved = [each for each in judgement.metrics if each.verdict == judgement.verdict and each.verdict != "unchanged"]
     # A single operator that got slower beside a step that did not is less news than the step's memory.
     of_step = [each for each in moved if each.of_step] or moved
-    return bool(judgement.memory) and not any(each.kind == "timed" for each in of_step)
+    return (
+        bool(judgement.memory)
+        and any(is_memory(each.name) for each in of_step)
+        and not any(each.kind == "timed" for each in of_step)
+    )
 
 
 def cause_name(cause: MemoryCause) -> str:

@@ -769,8 +769,11 @@ def _waited_for_somebody(result: CallResult | SideResult) -> bool:
 
 
 def _waiting(result: CallResult | SideResult) -> float:
-    """Fraction of the timed steps in which the step's thread was ready to run and did not."""
-    return result.timed.per_step("run_delay_ns") / max(result.timed.per_step("wall_ns"), 1.0)
+    """Fraction of the timed steps in which the step's thread was ready to run and did not, at most 1.
+
+    What it waited for between two steps counts, too, and may be longer than the steps.
+    """
+    return min(result.timed.per_step("run_delay_ns") / max(result.timed.per_step("wall_ns"), 1.0), 1.0)
 
 
 def _modes(results: Sequence[CallResult]) -> dict[str, tuple[str, ...]]:

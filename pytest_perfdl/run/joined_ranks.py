@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_perfdl.measure.commands import Block, CallInfo, Compiled, Counted, Profiled, Settled, Timed
-from pytest_perfdl.model.metrics import GROWTH, is_zero_if_absent
+from pytest_perfdl.model.metrics import OF_MEMORY, is_zero_if_absent
 from pytest_perfdl.model.record import Finding
 
 
@@ -85,16 +85,13 @@ def _join_profiled(parts: Sequence[Profiled]) -> Profiled:
     )
 
 
-_OF_ONE_RANK = ("peak_memory", "static_memory", GROWTH)
-"""Counts of which a job has those of the rank with most; of others, it has the sum."""
-
-
 def _join_counted(parts: Sequence[Counted]) -> Counted:
+    """Counts of a job: the sums, of memory the rank's with most."""
     counts = {}
     for name in dict.fromkeys(name for part in parts for name in part.counts):
         values = [part.counts[name] for part in parts if name in part.counts]
         if len(values) == len(parts) or is_zero_if_absent(name):
-            counts[name] = max(values) if name in _OF_ONE_RANK else sum(values)
+            counts[name] = max(values) if name in OF_MEMORY else sum(values)
     return replace(
         parts[0],
         counts=counts,

@@ -54,7 +54,7 @@ from pytest_perfdl.run.paired_rounds import (
     work_of,
 )
 from pytest_perfdl.system import clocks
-from pytest_perfdl.workers.channel import Origins, PhaseReport, Shown
+from pytest_perfdl.workers.channel import Origins, PhaseReport, Shown, text_of
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.forks import ROUNDS_IN_A_ROW
 from pytest_perfdl.workers.process import user_stack
@@ -360,7 +360,7 @@ class Measurement:
         # A test that passed once must pass every time.
         for name, phase in remote.phases.items():
             if phase.raw != "passed":
-                text = report_of(phase, self.context.config).longreprtext
+                text = text_of(report_of(phase, self.context.config))
                 raise PerfError(
                     f"the test passed in process 1, but {phase.raw} in its {name} phase in process {number}:\n{text}"
                 )

@@ -16,7 +16,7 @@ from pytest_perfdl.measure.commands import CallInfo, attribution
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.memory import MemoryAccount, MemoryChange, MemoryRow
-from pytest_perfdl.model.metrics import GROWTH, general
+from pytest_perfdl.model.metrics import GROWTH, OF_MEMORY, is_memory
 from pytest_perfdl.model.record import Finding, Record, metric_name
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.results.verdict import Judgement
@@ -27,9 +27,6 @@ from pytest_perfdl.run.paired_rounds import RoundSide, run_pass
 from pytest_perfdl.workers.channel import Origins
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.remote_test import Script
-
-_EXPLAINED = frozenset({"peak_memory", "static_memory", GROWTH})
-"""Metrics whose change is explained by accounts."""
 
 
 def with_accounts(
@@ -104,9 +101,9 @@ def memory_differs(judgement: Judgement, call: str | None = None) -> bool:
 
     Where the repeats of a side disagree there is no effect, unless it is one on nothing.
     """
-    names = {metric_name(call, name) for name in _EXPLAINED} if call is not None else None
+    names = {metric_name(call, name) for name in OF_MEMORY} if call is not None else None
     return any(
-        (each.name in names if names is not None else general(each.name) in _EXPLAINED)
+        (each.name in names if names is not None else is_memory(each.name))
         and each.new is not None
         and (bool(each.effect) or (each.base == 0 and each.new > 0))
         for each in judgement.metrics

@@ -51,7 +51,7 @@ from pytest_perfdl.run.assemble import (
 )
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
-from pytest_perfdl.workers.channel import Shown
+from pytest_perfdl.workers.channel import Shown, text_of
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.forks import ForkParent
 from pytest_perfdl.workers.remote_test import RemoteTest, Script, report_of
@@ -630,7 +630,7 @@ def failure(remote: RemoteTest, config: pytest.Config) -> str:
     """The failure text of the first phase that did not pass; empty if all passed."""
     for phase in remote.phases.values():
         if phase.raw != "passed":
-            return report_of(phase, config).longreprtext or f"the test {phase.raw} in its {phase.phase} phase"
+            return text_of(report_of(phase, config)) or f"the test {phase.raw} in its {phase.phase} phase"
     return ""
 
 

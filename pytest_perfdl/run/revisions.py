@@ -33,7 +33,7 @@ from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.definitions import Redefined, redefined
 from pytest_perfdl.system import clocks
 from pytest_perfdl.system.distributions import from_an_index, modules_from
-from pytest_perfdl.system.git import commit_of, git, modified, read, top_of, tree_of, trouble
+from pytest_perfdl.system.git import commit_of, cut_off, git, modified, read, top_of, tree_of, trouble
 from pytest_perfdl.workers.channel import Origins
 from pytest_perfdl.workers.checkout import Checkout, checked_out, kept_commits, overlay, with_conftests
 from pytest_perfdl.workers.interpreter import Interpreter, check_version, describe, differences
@@ -460,7 +460,7 @@ class Revisions:
             return ""
         commit = commit_of(self._config.rootpath, name)
         if commit is None:
-            said = trouble(self._config.rootpath)
+            said = trouble(self._config.rootpath) or cut_off(self._config.rootpath)
             raise CheckoutError(f"--perf-against: there is no git revision {name!r}{(f' ({said})' if said else '')}")
         return commit
 

@@ -32,11 +32,10 @@ from pytest_perfdl.results.curve import SHORT, Point, TestHistory
 from pytest_perfdl.stats.change_points import ChangePoint, change_points, exact_changes
 from pytest_perfdl.stats.quantiles import student
 from pytest_perfdl.system.git import (
-    FETCH_ALL,
     LOG_SECONDS,
     blobs,
     commit_of,
-    git,
+    cut_off,
     modified,
     names,
     read,
@@ -426,8 +425,8 @@ def measurements(root: Path, folder: str, skip: Skip) -> Iterator[Measurement]:
     if not base.is_relative_to(top.resolve()):
         raise InputError(f"the baselines folder {base} is not in the git repository {top}: set the folder with --dir")
     place = base.relative_to(top.resolve()).as_posix()
-    if git(top, "rev-parse", "--is-shallow-repository") == "true":
-        skip(f"this is a shallow clone, which lacks older commits: run {FETCH_ALL} first")
+    if why := cut_off(top):
+        skip(f"older commits are missing: {why}")
     versions = _versions(top, place)
     for version, data in zip(versions, blobs(top, [each.blob for each in versions], LIMIT), strict=True):
         where = f"{version.commit[:SHORT]}:{visible(version.path)}"

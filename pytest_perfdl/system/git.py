@@ -201,6 +201,16 @@ def git(folder: Path, *arguments: str) -> str | None:
     return os.fsdecode(done.output).rstrip("\n") if done is not None and done.code == 0 else None
 
 
+def is_shallow(folder: Path) -> bool:
+    """Whether a clone lacks the older commits."""
+    return git(folder, "rev-parse", "--is-shallow-repository") == "true"
+
+
+def cut_off(folder: Path) -> str:
+    """What to do about a clone that lacks the older commits; empty for a complete one."""
+    return f"the clone is shallow: run {FETCH_ALL}" if is_shallow(folder) else ""
+
+
 def read(
     folder: Path,
     *arguments: str,

@@ -216,6 +216,11 @@ class PhaseReport:
     """Whether what went wrong was a value that can only travel as text, such as a fixture that was not found."""
 
 
+def text_of(report: pytest.CollectReport | pytest.TestReport) -> str:
+    """What went wrong, or why something was skipped, without the place that pytest gives a skip."""
+    return str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else report.longreprtext
+
+
 @dataclass(frozen=True, slots=True)
 class CaseReport:
     """One of the phases of a test that is a case is over in the worker."""

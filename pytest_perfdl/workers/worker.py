@@ -194,7 +194,7 @@ class WorkerPlugin:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._collect_errors.append(report.longreprtext)
+            self._collect_errors.append(channel.text_of(report))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -370,7 +370,7 @@ class WorkerPlugin:
             self.channel.send(found)
             return
         if found.raw != "passed":
-            said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or report.longreprtext
+            said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or channel.text_of(report)
             self._failure = self._failure or f"the test {found.raw}: {visible(said.strip().partition(chr(10))[0])}"
         if self._told == "all" or (self._told == "failures" and found.raw != "passed"):
             self.channel.send(CaseReport(self._case, found))

@@ -12,10 +12,10 @@ from pathlib import Path
 from pytest_perfdl.baseline.code import MODULE, MOST_BYTES
 from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.system.git import (
-    FETCH_ALL,
     LOG_SECONDS,
     SUBMODULE,
     commit_of,
+    cut_off,
     git,
     modified,
     names,
@@ -190,7 +190,7 @@ def _commit(top: Path, revision: str) -> str:
         raise InputError(f"{revision!r} begins with a dash, so it is no git revision: name a commit, branch or tag")
     found = commit_of(top, revision)
     if found is None:
-        why = trouble(top) or _cut_off(top)
+        why = trouble(top) or cut_off(top)
         raise InputError(f"no git revision {revision!r}{f' ({why})' if why else ''}")
     return found
 
@@ -198,7 +198,7 @@ def _commit(top: Path, revision: str) -> str:
 def _line(top: Path, first: str, last: str) -> list[Commit]:
     """Both ends and what lies between them on the first-parent line."""
     if first != last and not says(top, "merge-base", "--is-ancestor", first, last):
-        if why := _cut_off(top):
+        if why := cut_off(top):
             raise InputError(f"the history between {first[:_SHORT]} and {last[:_SHORT]} is not complete: {why}")
         if says(top, "merge-base", "--is-ancestor", last, first):
             raise InputError(f"{first[:_SHORT]} follows {last[:_SHORT]}: name the older commit first (GOOD BAD TEST)")
@@ -236,9 +236,3 @@ def _is_changed(top: Path) -> bool:
 
 def _list_untracked(top: Path) -> list[str]:
     return names(top, "ls-files", "--others", "--exclude-standard", "-z")
-
-
-def _cut_off(top: Path) -> str:
-    """What to do about a clone that lacks the older commits; empty for a complete one."""
-    shallow = git(top, "rev-parse", "--is-shallow-repository") == "true"
-    return f"this is a shallow clone, run {FETCH_ALL} first" if shallow else ""

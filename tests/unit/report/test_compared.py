@@ -36,13 +36,13 @@ def test_a_budget_and_figures_that_are_only_shown_compare_nothing():
 def test_tests_that_the_other_revision_lacks_are_told_with_what_to_do():
     how = "; set perf_against_tests = head in the ini file to run the working tree's tests on both sides"
     assert not_compared([absent(1), absent(2)]) == (
-        f"nothing was compared, because origin/main does not have these tests{how}"
+        f"nothing was compared, because origin/main does not have t.py::test_1, t.py::test_2{how}"
     )
     assert not_compared([absent(), named("unchanged", 2, against="origin/main")]) == (
-        f"1 test not compared, because origin/main does not have this test{how}"
+        f"1 test not compared, because origin/main does not have t.py::test_0{how}"
     )
     assert not_compared([absent()], tests_of_head=True) == (
-        "nothing was compared, because origin/main does not have this test"
+        "nothing was compared, because origin/main does not have t.py::test_0"
     )
 
 

@@ -167,7 +167,7 @@ def test_a_shallow_clone_is_said_to_be_one(repository, tmp_path):
     lines = []
     found = list(history.measurements(clone, "baselines", lines.append))
     assert [each.subject for each in found] == ["Two"]
-    assert lines == [f"this is a shallow clone, which lacks older commits: run {FETCH_ALL} first"]
+    assert lines == [f"older commits are missing: the clone is shallow: run {FETCH_ALL}"]
 
 
 def test_no_repository_and_a_folder_elsewhere(tmp_path, repository):

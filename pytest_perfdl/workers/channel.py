@@ -218,7 +218,9 @@ class PhaseReport:
 
 def text_of(report: pytest.CollectReport | pytest.TestReport) -> str:
     """What went wrong, or why something was skipped, without the place that pytest gives a skip."""
-    return str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else report.longreprtext
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    return report.longreprtext
 
 
 @dataclass(frozen=True, slots=True)

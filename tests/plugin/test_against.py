@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from plugin.project import SHORT, Project, commit, git, make_repository
 
+from pytest_perfdl.system.git import FETCH_ALL
+
 pytestmark = pytest.mark.long
 
 PACKAGE = """
@@ -247,6 +249,16 @@ def test_installed_code_is_recorded_and_tied_to_the_tree_that_it_equals(project)
     assert "code" not in records["test_older"]
     (told,) = [finding["message"] for finding in records["test_older"]["integrity"] if finding["code"] == "untied"]
     assert told.startswith(f"the test imported older_package from {site}, not the code in this repository")
+
+
+def test_a_revision_that_a_shallow_clone_lacks(project, tmp_path):
+    project.write("added.py", "")
+    commit(project, "two")
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", "--depth=1", project.root.as_uri(), str(clone))
+    done = Project(clone, "pythonpath = src").run("--perf-against=HEAD~1")
+    assert done.code == 4
+    assert f"there is no git revision 'HEAD~1' (the clone is shallow: run {FETCH_ALL})" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize(

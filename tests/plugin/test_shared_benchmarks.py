@@ -218,6 +218,7 @@ def test_each_fails_for_itself_as_it_would_alone(project):
     said = {name: f"the case {name} was not measured" in json.dumps(test) for name in outcomes(finished)}
     assert {name for name, failed in said.items() if not failed} == {"benchmarks", "test_good"}
     assert "the case test_short was not measured: a call takes" in json.dumps(test)
+    assert "the case test_skipped was not measured: the test skipped: not here" in json.dumps(test)
     assert "printed by the body" in finished.output
     assert "the fixture is broken" in finished.output
     assert "1 skipped" in finished.summary()

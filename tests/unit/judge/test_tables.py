@@ -201,6 +201,14 @@ def test_what_most_cases_of_a_group_run_now_is_its_cause():
     assert judgement.groups[0].cause == "aten::to is new"
 
 
+def test_a_case_that_is_slower_alone_has_its_cause():
+    new = table(case_0=("aten::add", "aten::to"))
+    rule = gate(new=new)
+    judgement = settled(rule, rounds(24, {IDS[0]: 0.5}), {IDS[0]: [0.5] * 3}, new=new)
+    (metric,) = [each for each in judgement.metrics if each.verdict == "regressed"]
+    assert (metric.name, metric.remark) == (f"case {IDS[0]}", "aten::to is new")
+
+
 def test_cases_of_one_side_are_told_and_not_compared():
     new = table([*IDS[1:], "dtype=int8,n=00"])
     rule = gate(new=new)

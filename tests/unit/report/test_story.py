@@ -196,6 +196,7 @@ def test_memory_comes_before_a_single_operator_and_after_the_step():
     assert first(peak)
     assert first(peak, operator)
     assert not first(peak, step)
+    assert not first(runs.counted()), "a count of operators is not explained by tensors"
     assert not first(operator)
 
 

@@ -247,6 +247,13 @@ def test_notes_on_tests_that_pass_are_said_once_for_each_kind():
     assert "note on" not in text(run, 1)
 
 
+def test_why_a_test_is_inconclusive_is_told():
+    """Beside an interval below the limit nothing else says what is open."""
+    open_one = runs.timed(effect=-0.036, ci95=(-0.064, -0.006), verdict="inconclusive", remark="more rounds are needed")
+    one = runs.result("inconclusive", metrics=[replace(open_one, reason="the reason")])
+    assert "(more rounds are needed)" in text(runs.run(one))
+
+
 def test_nothing_ran():
     assert text(runs.run()) == ("machine cpu-amd-epyc-9v74-8c\n0 compared. 0 missing, 0 incomparable, 0 unmeasured.")
 

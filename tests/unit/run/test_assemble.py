@@ -411,6 +411,13 @@ def test_passes_that_differ_for_a_known_reason(why, results):
     assert ("note", "passes-differ") not in codes(record(*results)), why
 
 
+def test_a_share_of_waiting_is_at_most_the_whole():
+    """Between two steps a thread may wait for longer than the steps take."""
+    made = record(result(timed=timed(MS, MS, delay_ns=(40 * MS, 40 * MS))))
+    (said,) = [finding.message for finding in made.integrity if finding.code == "waiting"]
+    assert said.startswith("the step waited for a CPU during 100% of the measurement; ")
+
+
 def test_a_finding_is_told_once_and_with_its_call():
     traced = named("forward", result(timed=timed(1, 1, tracer="coverage")))
     made = record(traced, traced)

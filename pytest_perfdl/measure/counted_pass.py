@@ -33,11 +33,14 @@ if TYPE_CHECKING:
 
 # FLOPs of a step from torch.utils.flop_counter (1 FMA = 2 FLOP), with formulas for operators that it lacks.
 #
-# On the CPU it returns 0 for scaled_dot_product_attention, for an LSTM under no_grad and for int8 linear. Formulas for
-# the first two are registered here; other operators without a formula are listed by name.
+# On the CPU it returns 0 for scaled_dot_product_attention, for an LSTM under no_grad and for int8 linear, and anywhere
+# for products with vectors. Formulas are registered here for all but int8; other operators without a formula are listed
+# by name.
 
 
-_ARITHMETIC = re.compile(r"(^|_)(mm|bmm|addmm|matmul|linear|conv\w*|attention|lstm|gru|rnn\w*|einsum|dot)(_|$)")
+_ARITHMETIC = re.compile(
+    r"(^|_)((add|b|badd|addb)?mm|(add)?mv|matmul|(tri)?linear|conv\w*|attention|lstm|gru|rnn\w*|einsum|v?dot)(_|$)"
+)
 """Operators whose name says that most of their work is multiplying and adding."""
 _WRAPPED = "__dynamo_disable"
 """Where torch keeps the form of a function that Dynamo does not trace."""
@@ -209,7 +212,24 @@ def _formulas() -> dict[Any, Callable[..., int]]:
         time, batch, features = inputs
         return int(2 * time * batch * (w_ih[0] * features + w_hh[0] * w_hh[1]))
 
+    def dot(left: Any, *_: Any, **__: Any) -> int:
+        return int(2 * left[0])
+
+    def mv(matrix: Any, *_: Any, **__: Any) -> int:
+        return int(2 * matrix[0] * matrix[1])
+
+    def addmv(_: Any, matrix: Any, *__: Any, **___: Any) -> int:
+        return mv(matrix)
+
+    def addbmm(_: Any, left: Any, right: Any, *__: Any, **___: Any) -> int:
+        return int(2 * left[0] * left[1] * left[2] * right[2])
+
     wanted: dict[str, Callable[..., int]] = {
+        "addbmm": addbmm,
+        "addmv": addmv,
+        "dot": dot,
+        "mv": mv,
+        "vdot": dot,
         "_scaled_dot_product_flash_attention_for_cpu": attention,
         "_scaled_dot_product_flash_attention_for_cpu_backward": attention_backward,
         "mkldnn_rnn_layer": rnn_layer,

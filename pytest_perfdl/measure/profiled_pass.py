@@ -484,7 +484,8 @@ class _HostProfiler:
         if self._profiler is not None:
             # The step raised: there is no trace to export.
             process_group.let_collectives_end()
-            self._range.__exit__(None, None, None)
+            if self._range is not None:
+                self._range.__exit__(None, None, None)
             self._profiler.__exit__(None, None, None)
 
     def _begin(self) -> None:

@@ -29,6 +29,15 @@ FLOPS = """
         assert counted(lambda: left @ right) == (2 * 2 * 3 * 4, ())
 
 
+    def test_products_with_vectors():
+        matrix, vector, one = torch.ones(8, 5), torch.ones(5), torch.ones(8)
+        assert counted(lambda: matrix @ vector) == counted(lambda: matrix @ vector[:, None]) == (2 * 8 * 5, ())
+        assert counted(lambda: torch.addmv(one, matrix, vector)) == (2 * 8 * 5, ())
+        assert counted(lambda: vector @ vector) == counted(lambda: torch.vdot(vector, vector)) == (2 * 5, ())
+        left, right = torch.ones(3, 8, 5), torch.ones(3, 5, 2)
+        assert counted(lambda: torch.addbmm(torch.ones(8, 2), left, right)) == (2 * 3 * 8 * 5 * 2, ())
+
+
     def test_attention_on_the_host():
         query = torch.ones(1, 2, 8, 4)
         # Two products of 8 x 8 x 4 for each of two heads.
@@ -56,8 +65,8 @@ FLOPS = """
 
 
     def test_what_is_not_counted_is_named():
-        total, uncounted = counted(lambda: torch.dot(torch.ones(3), torch.ones(3)))
-        assert (total, uncounted) == (0, ("aten.dot",))
+        bilinear = torch.nn.Bilinear(3, 4, 2)
+        assert counted(lambda: bilinear(torch.ones(7, 3), torch.ones(7, 4))) == (0, ("aten._trilinear",))
 
 
     def test_a_view_of_a_parameter_without_gradients():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pytest_perfdl.cli.common import say, shown, width
 from pytest_perfdl.cli.project import add_dir, outlines, store
-from pytest_perfdl.judge.log_ratios import mean
+from pytest_perfdl.judge.log_ratios import middle
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Series
 from pytest_perfdl.model.record_json import Outline
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _row(record: Outline) -> tuple[str, ...]:
     last = record.occasions[-1]
     times = [
-        format_quantity(mean(Series("timed", series.unit, "lower", tuple(series.values))), series.unit)
+        format_quantity(middle(Series("timed", series.unit, "lower", tuple(series.values))), series.unit)
         for call in record.calls
         for name, series in call.metrics.items()
         if general(name) == "step_time" and series.values

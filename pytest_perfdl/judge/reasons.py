@@ -146,7 +146,7 @@ def newest_in_scope(name: str, new: Record, others: Iterable[Record]) -> Record 
 
 
 def same(base: float, new: float) -> bool:
-    """Whether two counts agree: whole ones exactly, means over a period to nine digits of the twelve that are stored."""
+    """Whether two counts agree: whole ones exactly, means over a period to nine of their twelve digits."""
     if float(base).is_integer() and float(new).is_integer():
         return base == new
     return math.isclose(base, new, rel_tol=1e-9)
@@ -228,9 +228,7 @@ def judge_again(
     )
 
 
-def _unstable(
-    shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, *, may_fail: bool
-) -> MetricVerdict:
+def _unstable(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, *, may_fail: bool) -> MetricVerdict:
     side = "the current measurement" if base.stable else "the baseline" if new.stable else "both sides"
     reason = f"the value varies between the processes of {side}, so it is not compared"
     if limit is None:

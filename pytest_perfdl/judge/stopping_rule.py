@@ -34,7 +34,7 @@ import numpy as np
 
 from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge import round_data as pairs
-from pytest_perfdl.judge.log_ratios import as_ratio, worsening
+from pytest_perfdl.judge.log_ratios import with_change, worsening
 from pytest_perfdl.model.metrics import STEP_TIMES, general, is_utilization
 from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.results.verdict import MetricVerdict, Verdict
@@ -152,7 +152,6 @@ class _State:
     """One metric after some rounds."""
 
     held: Held
-    base: Floats
     head: Floats
     differences: tuple[float, ...]
     """log(head / base) of each round, above zero for worse."""
@@ -414,7 +413,6 @@ def _state(held: Held, rounds: Sequence[Round]) -> _State:
     differences = tuple((held.sign * (np.log(head) - np.log(base))).tolist())
     return _State(
         held,
-        base,
         head,
         differences,
         Estimate(differences, pairs.head_second(rounds)),
@@ -426,23 +424,15 @@ def _state(held: Held, rounds: Sequence[Round]) -> _State:
 def _figures(state: _State) -> MetricVerdict:
     """A metric with its numbers, and the slowdown that is excluded."""
     held = state.held
-    shown = add_estimate(_shown(held, None, "", len(state.differences)), state.base, state.estimate)
+    shown = add_estimate(_shown(held, None, "", len(state.differences)), state.head, state.estimate)
     return replace(shown, excluded=worsening(state.estimate.interval[1], held.sign))
 
 
-def add_estimate(metric: MetricVerdict, base: Floats, estimate: Estimate) -> MetricVerdict:
-    """A metric with the numbers of the posterior: the baseline's mean, effect and interval."""
+def add_estimate(metric: MetricVerdict, head: Floats, estimate: Estimate) -> MetricVerdict:
+    """A metric with the current side's median, and the effect and interval of the posterior."""
     sign = 1 if metric.better == "lower" else -1
-    low, high = sorted(as_ratio(sign * end) for end in estimate.interval)
-    middle, effect = float(np.exp(np.log(base).mean())), as_ratio(sign * estimate.center)
-    return replace(
-        metric,
-        base=middle,
-        # The estimate discounts disturbed rounds, the mean of the current side does not: two changes in one line.
-        new=middle * (1 + effect),
-        effect=effect,
-        ci95=(low, high),
-    )
+    low, high = sorted(sign * end for end in estimate.interval)
+    return with_change(metric, float(np.median(head)), sign * estimate.center, (low, high))
 
 
 def _shown(held: Held, verdict: Verdict | None, reason: str, rounds: int) -> MetricVerdict:

@@ -230,7 +230,7 @@ def _confirm_metric(
     if series is None:
         return replace(metric, reason="not measured again")
     before, limit = _before(metric.name, base, fresh), limits.for_metric(metric.name)
-    metric = replace(metric, new=log_ratios.mean(series))
+    metric = replace(metric, new=log_ratios.middle(series))
     if base is not None and before is not None and limit is not None and metric.verdict is None:
         found = _test_with_waiver(replace(metric, limit=limit), before, series, limit, remaining, limits)
         metric = with_modes(_with_machine(found, base, fresh), base, fresh)
@@ -262,16 +262,10 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
     center = statistics.median(ratios)
     exact = quantiles.shift_interval(ratios, drawn, stored)
     low, high = exact or log_ratios.compare(base.values, fresh.values).interval()
-    past = log_ratios.log_limit(limit, log_ratios.mean(base), base)
+    past = log_ratios.log_limit(limit, log_ratios.middle(base), base)
     sign = 1 if base.better == "lower" else -1
-    metric = replace(
-        metric,
-        # As in rounds: both sides and the estimate are one change.
-        new=metric.new if metric.base is None else metric.base * (1 + log_ratios.as_ratio(center)),
-        effect=log_ratios.as_ratio(center),
-        ci95=(log_ratios.as_ratio(low), log_ratios.as_ratio(high)),
-        evidence="unpaired",
-    )
+    metric = log_ratios.with_change(metric, log_ratios.middle(fresh), center, (low, high))
+    metric = replace(metric, evidence="unpaired")
     text = reasons.interval(metric, f"unpaired, {plural(drawn, 'process', 'processes')} vs. {stored} recorded")
     if quantiles.p_at_least(_pairs_past(base, fresh, limit), drawn, stored) <= UNPAIRED_ALPHA:
         over = abs(log_ratios.as_ratio(center)) / abs(log_ratios.as_ratio(sign * past)) if past else None

@@ -70,11 +70,24 @@ def test_surely_past_the_limit_is_regressed_with_its_figures():
     assert metric.ci95 == pytest.approx([math.expm1(end) for end in found.interval])
     assert metric.excluded == metric.ci95[1]
     assert metric.times_over == pytest.approx(metric.effect / 0.03)
-    assert metric.base == pytest.approx(statistics.geometric_mean(each.base["step_time"] for each in measured))
+    assert metric.new == statistics.median(each.head["step_time"] for each in measured)
     assert metric.new == pytest.approx(metric.base * (1 + metric.effect)), "both sides and the effect are one change"
     assert (metric.evidence, metric.rounds, metric.in_every_round) == ("paired", 12, False)
     low, high = (f"{end * 100:+.1f}%" for end in metric.ci95)
     assert metric.reason == f"{metric.effect * 100:+.1f}% [{low}, {high}] (95% interval, 12 paired rounds), limit 3%"
+
+
+def test_what_is_shown_of_the_current_side_is_what_it_took():
+    """Two disturbed processes of the baseline move neither the estimate nor what is shown."""
+    rounds = of(*noise(9, sd=0.001, shift=0.2), base=10_000 * US)
+    disturbed = [
+        replace(each, base={"step_time": 3 * each.base["step_time"]}) if place in (3, 4) else each
+        for place, each in enumerate(rounds)
+    ]
+    metric = one(disturbed, spent=twice())
+    assert metric.new == statistics.median(each.head["step_time"] for each in rounds)
+    assert metric.base == pytest.approx(10_000 * US, rel=0.02)
+    assert metric.effect == pytest.approx(metric.new / metric.base - 1)
 
 
 @pytest.mark.parametrize("rounds", [9, 11, 15, 18])

@@ -51,6 +51,13 @@ def test_surely_past_the_limit_is_regressed_with_hodges_lehmann_figures():
     assert (metric.evidence, metric.excluded, metric.rounds) == ("unpaired", None, None)
 
 
+@pytest.mark.parametrize("base, shown", [((10.0, 10.0, 10.0, 20.0), 10.0), ((20.0, 20.0, 20.0, 2.0, 2.0), 20.0)])
+def test_what_is_shown_of_the_current_code_is_what_it_took(base, shown):
+    metric = settle((12.0,) * 5, base=base)[1]
+    assert (metric.new, metric.base) == (12.0, pytest.approx(shown))
+    assert metric.effect == pytest.approx(12.0 / shown - 1)
+
+
 @pytest.mark.parametrize("factor", [1.05, 1.09, 1.10, 1.11, 1.12, 1.13, 1.15])
 @pytest.mark.parametrize("better", ["lower", "higher"])
 def test_regressed_is_the_shifted_mann_whitney_test_at_one_percent(factor, better):

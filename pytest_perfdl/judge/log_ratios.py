@@ -98,6 +98,11 @@ def are_positive(*series: Series) -> bool:
     return all(min(part.values) > 0 for part in series)
 
 
+def comparable(base: Series, new: Series, limit: Limit) -> bool:
+    """Whether these values can be held to a limit: an absolute one needs no ratio."""
+    return limit.absolute is not None or are_positive(base, new)
+
+
 def log_limit(limit: Limit, base: float, series: Series) -> float:
     """The limit as a log ratio in the direction that is worse, for a baseline of value `base`.
 

@@ -53,6 +53,13 @@ def interval(metric: MetricVerdict, basis: str) -> str:
     return " ".join(parts) + (f", limit {limit_words(str(metric.limit))}" if metric.limit else "")
 
 
+def without_ratio(metric: MetricVerdict, basis: str) -> str:
+    """Both values of a metric that has no ratio, their basis and limit: "0 -> 100 (+100), 9 paired rounds, limit 5"."""
+    assert metric.base is not None
+    assert metric.new is not None
+    return f"{counts(metric.base, metric.new, metric.unit)}, {basis}, limit {limit_words(str(metric.limit))}"
+
+
 def with_reason(metric: MetricVerdict, numbers: str, remark: str = "", join: str = ": ") -> MetricVerdict:
     """A metric with its reason: numbers and limit, and a remark on them."""
     return replace(metric, reason=join.join(filter(None, (numbers, remark))), remark=remark)

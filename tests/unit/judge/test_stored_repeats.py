@@ -194,6 +194,56 @@ def test_values_without_a_logarithm_are_refused():
     assert "0 or below" in metric.reason
 
 
+@pytest.mark.parametrize(
+    "base, fresh, limit, better, verdict, reason",
+    [
+        (
+            (0,) * 10,
+            (100,) * 5,
+            0,
+            "lower",
+            "regressed",
+            "0 -> 100 (+100), unpaired, 5 processes vs. 10 recorded, limit 0",
+        ),
+        ((0,) * 10, (0,) * 5, 0, "lower", "unchanged", "0 -> 0 (0), unpaired, 5 processes vs. 10 recorded, limit 0"),
+        ((0,), (0,), 0, "lower", "unchanged", "0 -> 0 (0), unpaired, 1 process vs. 1 recorded, limit 0"),
+        ((0,) * 10, (4, 5, 3, 4, 5), 5, "lower", "unchanged", "limit 5"),
+        ((3,) * 10, (0,) * 5, 5, "lower", "unchanged", "limit 5"),
+        ((9,) * 10, (0,) * 5, 5, "lower", "improved", "limit 5"),
+        ((9,) * 10, (0,) * 5, 5, "higher", "regressed", "limit 5"),
+        ((0, -1) * 5, (-9,) * 5, "3%+5", "higher", "regressed", "limit 10% or 5, whichever is larger"),
+        (
+            (0,) * 10,
+            (0, 0, 9, 9, 0),
+            5,
+            "lower",
+            "inconclusive",
+            "limit 5: past the limit in 20 of 50 pairs of processes",
+        ),
+        ((0,) * 3, (9,) * 5, 5, "lower", "suspect", "at least 4 recorded processes are needed, but the baseline has 3"),
+        ((0,) * 10, (100,) * 5, "10%", "lower", "inconclusive", "a value is 0 or below, so no ratio can be computed"),
+    ],
+)
+def test_an_absolute_limit_needs_no_ratio(base, fresh, limit, better, verdict, reason):
+    limits = Limits.parse({"misses": limit}).unpaired()
+
+    def misses(values):
+        return record({"misses": timed(*map(float, values), better=better, unit="1")})
+
+    found = standing(misses(fresh[:1]), misses(base), (), limits)
+    (metric,) = confirm(found, misses(base), misses(fresh), limits).metrics
+    assert metric.verdict == verdict
+    assert metric.reason.endswith(reason)
+    assert (metric.effect, metric.ci95) == (None, None)
+
+
+@pytest.mark.parametrize("stored, limit, stop", [(10, "5ns", False), (3, "5ns", True), (10, "10%", True)])
+def test_drawing_goes_on_while_it_can_decide_on_a_value_without_a_ratio(stored, limit, stop):
+    limits = Limits.parse({"speed": limit})
+    base, fresh = of(*(0.0,) * stored), of(9.0)
+    assert is_settled(standing(fresh, base, (), limits), base, fresh, 4, limits) == stop
+
+
 def test_an_unseen_mode_is_named_in_the_fresh_repeats_too():
     metric = settle((130.0, 131.0, 132.0), modes={"page_faults": ("many",)})[1]
     assert metric.verdict == "regressed"

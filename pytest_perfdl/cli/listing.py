@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from pytest_perfdl.cli.common import say, shown, width
 from pytest_perfdl.cli.project import add_dir, outlines, store
-from pytest_perfdl.judge.log_ratios import mean
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Series
 from pytest_perfdl.model.record_json import Outline
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
+from pytest_perfdl.runs.history import mean
 
 _NOTE = 40
 """Cells of a note; `perfdl show` prints all of it."""
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _row(record: Outline) -> tuple[str, ...]:
     last = record.occasions[-1]
     times = [
-        format_quantity(mean(Series("timed", series.unit, "lower", tuple(series.values))), series.unit)
+        format_quantity(mean(Series("timed", series.unit, "lower", tuple(series.values)))[0], series.unit)
         for call in record.calls
         for name, series in call.metrics.items()
         if general(name) == "step_time" and series.values

@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import reasons
+from pytest_perfdl.judge.log_ratios import middle
 from pytest_perfdl.judge.stopping_rule import GateOutcome
 from pytest_perfdl.model.limits import PER_KERNEL, limit_of, limit_words
 from pytest_perfdl.model.metrics import is_utilization
@@ -179,14 +180,14 @@ def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict
 
     def against(bound: Budget) -> MetricVerdict:
         verdict, why = (_judge_mean if is_utilization(metric.name) else _judge_processes)(series, bound)
-        size = "" if metric.new is None else f"{format_quantity(metric.new, series.unit)}, "
+        shown = fmean(series.values) if is_utilization(metric.name) else middle(series)
         where = "within" if verdict == "unchanged" else "outside"
         return replace(
             metric,
             limit=bound.related(series.better),
             verdict=verdict,
-            reason=f"{size}{where} the budget {bound.related(series.better)}{why}",
-            times_over=_times_over(series, bound, metric.new) if verdict == "regressed" else None,
+            reason=f"{format_quantity(shown, series.unit)}, {where} the budget {bound.related(series.better)}{why}",
+            times_over=_times_over(series, bound, shown) if verdict == "regressed" else None,
             in_every_round=False,
             waiver=None,
         )
@@ -257,7 +258,7 @@ def _exceeds(value: float, series: Series, budget: Budget) -> bool:
     return value > bound if series.better == "lower" else value < bound
 
 
-def _times_over(series: Series, budget: Budget, shown: float | None) -> float | None:
+def _times_over(series: Series, budget: Budget, shown: float) -> float | None:
     bound = budget.bound(series.unit, series.better)
     above, below = (shown, bound) if series.better == "lower" else (bound, shown)
     return above / below if above and below else None

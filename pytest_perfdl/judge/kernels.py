@@ -107,22 +107,22 @@ class Rows:
 
     def _over(self, rounds: Sequence[Round], least: float) -> Iterator[tuple[MetricVerdict, bool]]:
         """The rows that are over their limits with at least this probability, and whether each fails the test."""
-        for name, limit, base, estimate in self._states(rounds):
+        for name, limit, head, estimate in self._states(rounds):
             past = _past(limit)
             # Most rows are within their limits in every round, and estimates take milliseconds.
             if max(estimate.differences) > past and estimate.over(past) >= least:
                 fails = evidence(estimate.differences, past) >= self.needed(name)
-                yield _verdict(name, limit, base, estimate), fails
+                yield _verdict(name, limit, head, estimate), fails
 
     def _states(self, rounds: Sequence[Round]) -> Iterator[tuple[str, Limit, Floats, Estimate]]:
-        """Of each row that all profiled rounds have on both sides: the baseline's times in ns, and the estimate."""
+        """Of each row that all profiled rounds have on both sides: the current times in ns, and the estimate."""
         rounds = profiled(rounds)
         second = head_second(rounds)
         for name, limit in self.limits.items():
             pairs = [(each.kernels_base.get(name, 0.0), each.kernels_head.get(name, 0.0)) for each in rounds]
             if pairs and min(map(min, pairs)) > 0:
                 base, head = np.array(pairs).T
-                yield name, limit, base, Estimate(tuple((np.log(head) - np.log(base)).tolist()), second)
+                yield name, limit, head, Estimate(tuple((np.log(head) - np.log(base)).tolist()), second)
 
 
 def select_rows(new: Record, base: Record, limits: Limits) -> dict[str, Limit]:
@@ -150,7 +150,7 @@ def _past(limit: Limit) -> float:
     return math.log1p(limit.relative or 0.0)
 
 
-def _verdict(name: str, limit: Limit, base: Floats, estimate: Estimate) -> MetricVerdict:
+def _verdict(name: str, limit: Limit, head: Floats, estimate: Estimate) -> MetricVerdict:
     rounds = len(estimate.differences)
     found = MetricVerdict(
         name=name,
@@ -165,7 +165,7 @@ def _verdict(name: str, limit: Limit, base: Floats, estimate: Estimate) -> Metri
         rounds=rounds,
         of_step=False,
     )
-    shown = add_estimate(found, base, estimate)
+    shown = add_estimate(found, head, estimate)
     if limit.relative and shown.effect is not None:
         shown = replace(shown, times_over=shown.effect / limit.relative)
     return reasons.with_reason(shown, reasons.interval(shown, reasons.name_rounds(rounds)))

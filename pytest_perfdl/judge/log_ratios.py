@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.results.verdict import MetricVerdict
@@ -64,26 +64,43 @@ def compare(base: Sequence[float], new: Sequence[float]) -> LogRatio:
     )
 
 
-def mean(series: Series) -> float:
-    """The value that is shown for a series: the geometric mean of a timed one, where that exists."""
-    low, high = min(series.values), max(series.values)
-    if series.kind == "timed" and low > 0:
-        # The logarithm's rounding must not put equal values past a budget that they meet.
-        return min(max(statistics.geometric_mean(series.values), low), high)
-    return statistics.fmean(series.values)
+def middle(series: Series) -> float:
+    """The value that is shown for a series: the median of a timed one, which few disturbed processes hardly move."""
+    return statistics.median(series.values) if series.kind == "timed" else statistics.fmean(series.values)
 
 
 def make_metric(name: str, base: Series | None, new: Series | None) -> MetricVerdict:
     """A metric with the values of both sides, one of which has it, and without a verdict."""
     either = new or base
     assert either is not None
-    before, after = (None if series is None else mean(series) for series in (base, new))
+    before, after = (None if series is None else middle(series) for series in (base, new))
     return MetricVerdict(name, either.kind, either.unit, either.better, before, after)
+
+
+def with_change(metric: MetricVerdict, new: float, change: float, interval: tuple[float, float]) -> MetricVerdict:
+    """A metric with its current value, its change as a log ratio, and the ends of the change's interval.
+
+    The change is an estimate, not the ratio of two values: for all three to agree, the baseline's value is that of the
+    current code before the change.
+    """
+    low, high = interval
+    return replace(
+        metric,
+        base=new * math.exp(min(-change, 700.0)),
+        new=new,
+        effect=as_ratio(change),
+        ci95=(as_ratio(low), as_ratio(high)),
+    )
 
 
 def are_positive(*series: Series) -> bool:
     """Whether ratios of these values exist."""
     return all(min(part.values) > 0 for part in series)
+
+
+def comparable(base: Series, new: Series, limit: Limit) -> bool:
+    """Whether these values can be held to a limit: an absolute one needs no ratio."""
+    return limit.absolute is not None or are_positive(base, new)
 
 
 def log_limit(limit: Limit, base: float, series: Series) -> float:

@@ -53,6 +53,13 @@ def interval(metric: MetricVerdict, basis: str) -> str:
     return " ".join(parts) + (f", limit {limit_words(str(metric.limit))}" if metric.limit else "")
 
 
+def without_ratio(metric: MetricVerdict, basis: str) -> str:
+    """Both values of a metric that has no ratio, their basis and limit: "0 -> 100 (+100), 9 paired rounds, limit 5"."""
+    assert metric.base is not None
+    assert metric.new is not None
+    return f"{counts(metric.base, metric.new, metric.unit)}, {basis}, limit {limit_words(str(metric.limit))}"
+
+
 def with_reason(metric: MetricVerdict, numbers: str, remark: str = "", join: str = ": ") -> MetricVerdict:
     """A metric with its reason: numbers and limit, and a remark on them."""
     return replace(metric, reason=join.join(filter(None, (numbers, remark))), remark=remark)
@@ -146,7 +153,9 @@ def newest_in_scope(name: str, new: Record, others: Iterable[Record]) -> Record 
 
 
 def same(base: float, new: float) -> bool:
-    """Whether two counts agree; means over a period are stored to twelve digits."""
+    """Whether two counts agree: whole ones exactly, means over a period to nine of their twelve digits."""
+    if float(base).is_integer() and float(new).is_integer():
+        return base == new
     return math.isclose(base, new, rel_tol=1e-9)
 
 
@@ -172,14 +181,14 @@ def not_reproduced(stored: Record, now: Record) -> str:
 def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, differs: str = "") -> MetricVerdict:
     """Compare two series exactly.
 
-    A series whose processes disagree is not compared; if it has a limit, it is `unchanged` if even the worst pair of
-    processes is within that limit, else `inconclusive`. `differs` names differences of the context that affect the
-    count: then a difference is `changed`, never `regressed`.
+    A series whose processes disagree is compared if it has a limit: it is `unchanged` if even the worst pair of
+    processes is within that limit, `regressed` if even the best pair is past it, else `inconclusive`. `differs` names
+    differences of the context that affect the count: then a difference is `changed`, never `regressed`.
     """
     before, after = base.values[0], new.values[0]
     sign = 1 if new.better == "lower" else -1
     if not (base.stable and new.stable):
-        return _unstable(shown, base, new, limit, sign)
+        return _unstable(shown, base, new, limit, may_fail=not differs)
     shown = replace(shown, effect=_effect(before, after))
     if same(before, after):
         shown = replace(shown, limit=limit, verdict="unchanged")
@@ -192,7 +201,7 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
     allowed = limit.allowed(before, new.unit)
     worse = sign * (after - before)
     shown = replace(shown, limit=limit)
-    if abs(worse) <= allowed or same(abs(worse), allowed):
+    if _within(abs(worse), allowed):
         return with_reason(replace(shown, verdict="unchanged"), f"{change}, within the limit {limit_words(limit.text)}")
     shown = with_reason(shown, f"{change}, limit {limit_words(limit.text)}")
     if worse < 0:
@@ -203,7 +212,7 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
 def judge_again(
     shown: MetricVerdict, base: Sequence[float | None], new: Sequence[float | None], limit: Limit | None
 ) -> MetricVerdict:
-    """The verdict on a count with what other processes counted: one that varies between those of a side proves nothing.
+    """The verdict on a count with what other processes counted, which may vary between those of a side (`judge`).
 
     Parameters
     ----------
@@ -222,21 +231,31 @@ def judge_again(
         Series("counted", shown.unit, shown.better, tuple(before)),
         Series("counted", shown.unit, shown.better, (shown.new, *after)),
         limit,
-        1 if shown.better == "lower" else -1,
+        may_fail=shown.verdict == "regressed",
     )
 
 
-def _unstable(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, sign: int) -> MetricVerdict:
+def _unstable(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, *, may_fail: bool) -> MetricVerdict:
     side = "the current measurement" if base.stable else "the baseline" if new.stable else "both sides"
     reason = f"the value varies between the processes of {side}, so it is not compared"
     if limit is None:
         return replace(shown, reason=reason)
-    best = min(sign * value for value in base.values)
-    worst = max(sign * value for value in new.values)
-    if worst - best <= limit.allowed(sign * best, new.unit):
+    shown = replace(shown, limit=limit)
+    sign = 1 if new.better == "lower" else -1
+    before, after = ([sign * value for value in side.values] for side in (base, new))
+    if _within(max(after) - min(before), limit.allowed(min(before), new.unit)):
         reason = f"the value varies between processes, within the limit {limit_words(limit.text)}"
-        return replace(shown, limit=limit, verdict="unchanged", reason=reason)
-    return replace(shown, limit=limit, verdict="inconclusive", reason=reason)
+        return replace(shown, verdict="unchanged", reason=reason)
+    allowed, least = limit.allowed(max(before), new.unit), min(after) - max(before)
+    if not may_fail or _within(least, allowed):
+        return replace(shown, verdict="inconclusive", reason=reason)
+    change = f"{counts(sign * max(before), sign * min(after), new.unit)}, limit {limit_words(limit.text)}"
+    shown = replace(shown, verdict="regressed", times_over=least / allowed if allowed else None)
+    return with_reason(shown, change, "the closest values, since they vary between processes")
+
+
+def _within(change: float, allowed: float) -> bool:
+    return change <= allowed or same(change, allowed)
 
 
 def _effect(base: float, new: float) -> float | None:

@@ -72,7 +72,7 @@ class Round:
 
     order: Order
     base: Mapping[str, float]
-    """One positive number a metric, in its base unit."""
+    """One number a metric, in its base unit; positive, but for what the test's author measures."""
     head: Mapping[str, float]
     kernels_base: Mapping[str, float] = field(default_factory=dict)
     """One positive number a kernel or operator: its time in a step."""

@@ -153,7 +153,7 @@ def _shown(metric: MetricVerdict, rounds: Sequence[Round]) -> MetricVerdict:
     base, head = values(rounds, metric.name)
     sign = 1 if metric.better == "lower" else -1
     estimate = Estimate(tuple((sign * (np.log(head) - np.log(base))).tolist()), head_second(rounds))
-    return replace(add_estimate(metric, base, estimate), evidence="paired", rounds=len(rounds))
+    return replace(add_estimate(metric, head, estimate), evidence="paired", rounds=len(rounds))
 
 
 def _work(settled: Judgement, base: Work, head: Work, peaks: Peaks | None) -> tuple[WorkChange, ...]:

@@ -34,7 +34,7 @@ import numpy as np
 
 from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge import round_data as pairs
-from pytest_perfdl.judge.log_ratios import as_ratio, worsening
+from pytest_perfdl.judge.log_ratios import with_change, worsening
 from pytest_perfdl.model.metrics import STEP_TIMES, general, is_utilization
 from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.results.verdict import MetricVerdict, Verdict
@@ -65,7 +65,7 @@ LEAST_ROUNDS = 3
 times."""
 _LARGER = (0.05, 0.1, 0.2, 0.3, 0.5)
 """Limits that are suggested for a test whose noise is far above its own."""
-_UNKNOWN = "the value is missing or 0 in some paired rounds, so it is not compared"
+_UNKNOWN = "the value is missing, 0 or below in some paired rounds, so it is not compared"
 EVERY_ROUND = 8
 """A suspect whose step was over its limit in every one of this many rounds, and log2(times of steps in the run) more,
 fails: symmetric noise does that to a step at its limit, or to any step if the limit is far below the noise, once in
@@ -152,7 +152,6 @@ class _State:
     """One metric after some rounds."""
 
     held: Held
-    base: Floats
     head: Floats
     differences: tuple[float, ...]
     """log(head / base) of each round, above zero for worse."""
@@ -248,15 +247,19 @@ class Gate:
         Parameters
         ----------
         rounds
-            In the order in which they were measured, each metric positive on both sides.
+            In the order in which they were measured. A metric that is missing, 0 or below in some of them has no ratio,
+            and is set apart.
         spent
             Time used of the budget; `None` for no budget.
         """
         if unknown := self._unknown(rounds):
             rest = tuple(each for each in self.held if each not in unknown)
             found = replace(self, held=rest).look(rounds, spent) if rest else GateOutcome(open=False)
-            shown = {each.name: _shown(each, "inconclusive", _UNKNOWN, len(rounds)) for each in unknown}
-            return found if found.open else GateOutcome(False, verdicts={**found.verdicts, **shown})
+            apart = [self._without_ratio(each, rounds, spent) for each in unknown]
+            fails = any(each.verdict == "regressed" for each in found.verdicts.values())
+            if found.open or (not fails and any(is_open for _, is_open in apart)):
+                return GateOutcome(True, leans=found.leans)
+            return GateOutcome(False, verdicts={**found.verdicts, **{each.name: each for each, _ in apart}})
         names = tuple(each.name for each in self.held)
         if reason := pairs.broken(rounds, names):
             return GateOutcome(
@@ -284,13 +287,36 @@ class Gate:
         return GateOutcome(True, leans=any(max(each.over, each.under) >= 0.5 for each in judged))
 
     def _unknown(self, rounds: Sequence[Round]) -> list[Held]:
-        """Utilization metrics that some process of the rounds lacks, or that are 0."""
+        """Metrics that some process of the rounds lacks, or that are 0 or below: any but times of steps may be."""
         sides = [side for each in rounds for side in (each.base, each.head)]
         return [
             each
             for each in self.held
-            if is_utilization(each.name) and not all(side.get(each.name, 0.0) > 0 for side in sides)
+            if general(each.name) not in STEP_TIMES and not all(side.get(each.name, 0.0) > 0 for side in sides)
         ]
+
+    def _without_ratio(self, held: Held, rounds: Sequence[Round], spent: Spent | None) -> tuple[MetricVerdict, bool]:
+        """The verdict on such a metric, by its absolute limit if it has one, and whether more rounds may change it.
+
+        Past its limit in every one of enough rounds it fails, as a suspect does; within it in all it is unchanged.
+        """
+        count = len(rounds)
+        shown = _shown(held, "inconclusive", _UNKNOWN, count)
+        if any(held.name not in side for each in rounds for side in (each.base, each.head)):
+            return shown, False
+        base, head = pairs.values(rounds, held.name)
+        shown = replace(shown, base=float(np.median(base)), new=float(np.median(head)))
+        if held.limit.absolute is None or is_utilization(held.name):
+            return shown, False
+        allowed = [held.limit.allowed(value, held.unit) for value in base.tolist()]
+        past = int(np.sum(held.sign * (head - base) > np.array(allowed)))
+        text = reasons.without_ratio(shown, reasons.name_rounds(count))
+        if count < self.least or 0 < past < count:
+            shown = reasons.with_reason(shown, text, f"past the limit in {past} of them")
+            return shown, count < self.least and not (spent and spent.ended)
+        verdict: Verdict = "unchanged" if not past else "regressed" if count >= self.every_round else "suspect"
+        shown = reasons.with_reason(replace(shown, verdict=verdict), text)
+        return shown, verdict == "suspect" and not (spent and spent.extension_ended)
 
     def _silent(self, states: Sequence[_State]) -> Mapping[str, str]:
         """Utilization metrics of steps that did not get slower, with the reason why they are not compared.
@@ -414,7 +440,6 @@ def _state(held: Held, rounds: Sequence[Round]) -> _State:
     differences = tuple((held.sign * (np.log(head) - np.log(base))).tolist())
     return _State(
         held,
-        base,
         head,
         differences,
         Estimate(differences, pairs.head_second(rounds)),
@@ -426,23 +451,15 @@ def _state(held: Held, rounds: Sequence[Round]) -> _State:
 def _figures(state: _State) -> MetricVerdict:
     """A metric with its numbers, and the slowdown that is excluded."""
     held = state.held
-    shown = add_estimate(_shown(held, None, "", len(state.differences)), state.base, state.estimate)
+    shown = add_estimate(_shown(held, None, "", len(state.differences)), state.head, state.estimate)
     return replace(shown, excluded=worsening(state.estimate.interval[1], held.sign))
 
 
-def add_estimate(metric: MetricVerdict, base: Floats, estimate: Estimate) -> MetricVerdict:
-    """A metric with the numbers of the posterior: the baseline's mean, effect and interval."""
+def add_estimate(metric: MetricVerdict, head: Floats, estimate: Estimate) -> MetricVerdict:
+    """A metric with the current side's median, and the effect and interval of the posterior."""
     sign = 1 if metric.better == "lower" else -1
-    low, high = sorted(as_ratio(sign * end) for end in estimate.interval)
-    middle, effect = float(np.exp(np.log(base).mean())), as_ratio(sign * estimate.center)
-    return replace(
-        metric,
-        base=middle,
-        # The estimate discounts disturbed rounds, the mean of the current side does not: two changes in one line.
-        new=middle * (1 + effect),
-        effect=effect,
-        ci95=(low, high),
-    )
+    low, high = sorted(sign * end for end in estimate.interval)
+    return with_change(metric, float(np.median(head)), sign * estimate.center, (low, high))
 
 
 def _shown(held: Held, verdict: Verdict | None, reason: str, rounds: int) -> MetricVerdict:

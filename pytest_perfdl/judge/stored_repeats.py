@@ -185,7 +185,8 @@ _POWER = 0.8
 
 def _sensitivity(name: str, base: Series, limit: Limit, paired: float) -> Sensitivity:
     stored = len(base.values)
-    needed = next((pairs for pairs in range(MOST_REPEATS * stored + 1) if _rejects(pairs, stored)), None)
+    all_pairs = range(MOST_REPEATS * stored + 1)
+    needed = next((pairs for pairs in all_pairs if _rejects(pairs, MOST_REPEATS, stored)), None)
     detectable = None
     if needed is not None:
         allowed = [value + limit.allowed(value, base.unit) for value in base.values]
@@ -207,8 +208,8 @@ def _sensitivity(name: str, base: Series, limit: Limit, paired: float) -> Sensit
     )
 
 
-def _rejects(pairs: int, stored: int) -> bool:
-    return quantiles.p_at_least(pairs, MOST_REPEATS, stored) <= UNPAIRED_ALPHA
+def _rejects(pairs: int, drawn: int, stored: int) -> bool:
+    return quantiles.p_at_least(pairs, drawn, stored) <= UNPAIRED_ALPHA
 
 
 def _may_decide(name: str, series: Series, base: Record | None, fresh: Record, remaining: int, limits: Limits) -> bool:
@@ -216,11 +217,11 @@ def _may_decide(name: str, series: Series, base: Record | None, fresh: Record, r
     if bound is not None and budget.count_past(series, bound) == len(series.values):
         return True
     before, limit = _before(name, base, fresh), limits.for_metric(name)
-    if before is None or limit is None or not log_ratios.are_positive(before, series):
+    if before is None or limit is None or not log_ratios.comparable(before, series, limit):
         return False
     drawn, stored = len(series.values), len(before.values)
     best = max(_pairs_past(before, series, limit), _pairs_past(series, before, limit)) + remaining * stored
-    return quantiles.p_at_least(best, drawn + remaining, stored) <= UNPAIRED_ALPHA
+    return _rejects(best, drawn + remaining, stored)
 
 
 def _confirm_metric(
@@ -230,7 +231,7 @@ def _confirm_metric(
     if series is None:
         return replace(metric, reason="not measured again")
     before, limit = _before(metric.name, base, fresh), limits.for_metric(metric.name)
-    metric = replace(metric, new=log_ratios.mean(series))
+    metric = replace(metric, new=log_ratios.middle(series))
     if base is not None and before is not None and limit is not None and metric.verdict is None:
         found = _test_with_waiver(replace(metric, limit=limit), before, series, limit, remaining, limits)
         metric = with_modes(_with_machine(found, base, fresh), base, fresh)
@@ -255,28 +256,24 @@ def _with_machine(metric: MetricVerdict, base: Record, new: Record) -> MetricVer
 
 def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, remaining: int) -> MetricVerdict:
     """The shifted rank test, with the Hodges-Lehmann estimate and the interval that inverts the test."""
-    if not log_ratios.are_positive(base, fresh):
+    if not log_ratios.comparable(base, fresh, limit):
         return replace(metric, verdict="inconclusive", reason=log_ratios.NO_RATIO)
+    if not log_ratios.are_positive(base, fresh):
+        return _test_differences(metric, base, fresh, limit, remaining)
     drawn, stored = len(fresh.values), len(base.values)
     ratios = sorted(math.log(value / other) for value in fresh.values for other in base.values)
     center = statistics.median(ratios)
     exact = quantiles.shift_interval(ratios, drawn, stored)
     low, high = exact or log_ratios.compare(base.values, fresh.values).interval()
-    past = log_ratios.log_limit(limit, log_ratios.mean(base), base)
+    past = log_ratios.log_limit(limit, log_ratios.middle(base), base)
     sign = 1 if base.better == "lower" else -1
-    metric = replace(
-        metric,
-        # As in rounds: both sides and the estimate are one change.
-        new=metric.new if metric.base is None else metric.base * (1 + log_ratios.as_ratio(center)),
-        effect=log_ratios.as_ratio(center),
-        ci95=(log_ratios.as_ratio(low), log_ratios.as_ratio(high)),
-        evidence="unpaired",
-    )
+    metric = log_ratios.with_change(metric, log_ratios.middle(fresh), center, (low, high))
+    metric = replace(metric, evidence="unpaired")
     text = reasons.interval(metric, f"unpaired, {plural(drawn, 'process', 'processes')} vs. {stored} recorded")
-    if quantiles.p_at_least(_pairs_past(base, fresh, limit), drawn, stored) <= UNPAIRED_ALPHA:
+    if _rejects(_pairs_past(base, fresh, limit), drawn, stored):
         over = abs(log_ratios.as_ratio(center)) / abs(log_ratios.as_ratio(sign * past)) if past else None
         return reasons.with_reason(replace(metric, verdict="regressed", times_over=over), text)
-    if quantiles.p_at_least(_pairs_past(fresh, base, limit), drawn, stored) <= UNPAIRED_ALPHA:
+    if _rejects(_pairs_past(fresh, base, limit), drawn, stored):
         return reasons.with_reason(replace(metric, verdict="improved"), text)
     best, worst = sorted((sign * low, sign * high))
     surely = min(math.log1p(SURELY_WORSE), past)
@@ -287,12 +284,38 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
     why = (
         [f"worse than the baseline by more than {share}, but possibly within the limit"] if verdict == "suspect" else []
     )
-    if quantiles.least_p(drawn + remaining, stored) > UNPAIRED_ALPHA:
-        enough = quantiles.needed(drawn + remaining, UNPAIRED_ALPHA)
-        why.append(f"at least {enough} recorded processes are needed, but the baseline has {stored}")
+    if few := _too_few(drawn + remaining, stored):
+        why.append(few)
     elif verdict == "inconclusive":
         why.append(f"a slowdown of up to {reasons.percent(log_ratios.worsening(worst, sign))} cannot be excluded")
     return reasons.with_reason(replace(metric, verdict=verdict), text, "; ".join(why))
+
+
+def _test_differences(
+    metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, remaining: int
+) -> MetricVerdict:
+    """The shifted rank test of values that have no ratio: an estimate and an interval are absent."""
+    drawn, stored = len(fresh.values), len(base.values)
+    past, pairs = _pairs_past(base, fresh, limit), drawn * stored
+    verdict: Verdict = "unchanged" if past == 0 else "suspect" if past == pairs else "inconclusive"
+    if _rejects(past, drawn, stored):
+        verdict = "regressed"
+    elif _rejects(_pairs_past(fresh, base, limit), drawn, stored):
+        verdict = "improved"
+    metric = replace(metric, base=log_ratios.middle(base), verdict=verdict, evidence="unpaired")
+    text = reasons.without_ratio(metric, f"unpaired, {plural(drawn, 'process', 'processes')} vs. {stored} recorded")
+    if verdict not in ("suspect", "inconclusive"):
+        return reasons.with_reason(metric, text)
+    some = f"past the limit in {past} of {pairs} pairs of processes" if past < pairs else ""
+    return reasons.with_reason(metric, text, "; ".join(filter(None, (some, _too_few(drawn + remaining, stored)))))
+
+
+def _too_few(drawn: int, stored: int) -> str:
+    """That so many fresh repeats prove nothing against so few stored ones; empty if they can."""
+    if quantiles.least_p(drawn, stored) <= UNPAIRED_ALPHA:
+        return ""
+    enough = quantiles.needed(drawn, UNPAIRED_ALPHA)
+    return f"at least {enough} recorded processes are needed, but the baseline has {stored}"
 
 
 def _test_with_waiver(

@@ -31,7 +31,7 @@ from pytest_perfdl.judge.families import (
     typical,
 )
 from pytest_perfdl.judge.kernels import judge_comparison, order_sides
-from pytest_perfdl.judge.log_ratios import as_ratio
+from pytest_perfdl.judge.log_ratios import as_ratio, with_change
 from pytest_perfdl.judge.round_data import broken, head_second
 from pytest_perfdl.judge.stopping_rule import OVER, Gate, GateOutcome, Held, Spent
 from pytest_perfdl.judge.untimed import judgement
@@ -340,14 +340,14 @@ class _Told:
 
     @functools.cached_property
     def times(self) -> dict[str, tuple[float, float]]:
-        """Geometric means over the rounds of a case's call, base and head."""
+        """Medians over the rounds of a case's call, base and head."""
         found: dict[str, list[tuple[float, float]]] = {}
         for each in self.rounds:
             for case, base_ns in ({} if each.cases is None else each.cases.base).items():
                 assert each.cases is not None
-                found.setdefault(case, []).append((math.log(base_ns), math.log(each.cases.head[case])))
-        means = {case: np.mean(values, axis=0) for case, values in found.items()}
-        return {case: (math.exp(base), math.exp(head)) for case, (base, head) in means.items()}
+                found.setdefault(case, []).append((base_ns, each.cases.head[case]))
+        middles = {case: np.median(values, axis=0) for case, values in found.items()}
+        return {case: (float(base), float(head)) for case, (base, head) in middles.items()}
 
     @functools.cached_property
     def problems(self) -> dict[str, str]:
@@ -374,9 +374,9 @@ class _Told:
         base_ns, time_ns = self.times.get(case, (None, None))
         verdict, reason = self._verdict(place, judged)
         effect = None if judged.effect is None else as_ratio(judged.effect)
-        if base_ns is not None and effect is not None:
+        if time_ns is not None and judged.effect is not None:
             # As everywhere: the robust change of paired rounds, and times that agree with it.
-            time_ns = base_ns * (1 + effect)
+            base_ns = time_ns * math.exp(-judged.effect)
         found = CaseVerdict(
             id=case,
             verdict=verdict,
@@ -518,16 +518,13 @@ class _Told:
         tree = self.gate.family.tree
         members = next((node.members for node, each, _ in self.named if each is judged), ())
         ids = [tree.cases[place] for place in members] or [name.removeprefix("case ")]
-        base_ns = math.exp(np.mean([math.log(self.times[case][0]) for case in ids if case in self.times]))
         assert judged.effect is not None
         assert judged.interval is not None
+        time_ns = _mean({case: self.times[case][1] for case in ids if case in self.times})
+        shown = with_change(_metric(name, limit), time_ns, judged.effect, judged.interval)
         effect = as_ratio(judged.effect)
         shown = replace(
-            _metric(name, limit),
-            base=base_ns,
-            new=base_ns * (1 + effect),
-            effect=effect,
-            ci95=(as_ratio(judged.interval[0]), as_ratio(judged.interval[1])),
+            shown,
             verdict=verdict,
             rounds=judged.rounds,
             times_over=effect / limit.relative if verdict == "regressed" and limit.relative else None,

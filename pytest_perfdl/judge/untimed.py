@@ -267,7 +267,7 @@ def _against(
         shown = budget.apply_waiver(under(limit), limits, under)
     elif limit is not None:
         shown = replace(shown, limit=limit)
-        if not log_ratios.are_positive(before, series):
+        if not log_ratios.comparable(before, series, limit):
             shown = replace(shown, verdict="inconclusive", reason=log_ratios.NO_RATIO)
     return replace(shown, limit=None, verdict=None, reason="", waiver=None) if standing == "outdated" else shown
 

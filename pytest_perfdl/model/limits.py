@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 from pytest_perfdl.model import metrics
 from pytest_perfdl.model.errors import InputError
 from pytest_perfdl.model.metrics import CASE_TIME, GROUP_TIME, general
-from pytest_perfdl.model.units import parse_quantity
+from pytest_perfdl.model.units import TIMES, parse_quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ Sign = Literal["", "+", "-"]
 Relation = Literal["", "<=", ">=", "<"]
 
 UNPAIRED_LIMIT = 0.10
-"""Minimum relative limit of a time that is compared without paired rounds (statistics.md, section 8)."""
+"""Minimum limit of a time, as a ratio, that is compared without paired rounds (statistics.md, section 8)."""
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _PART = rf"({_NUMBER})\s*([A-Za-zµ%/]*)"
@@ -189,12 +189,15 @@ def parse_requirement(metric: str, text: str) -> Requirement:
 def limit_words(text: str, *, short: bool = False) -> str:
     """The text of a limit in words for reports.
 
-    >>> limit_words("2%+1MiB"), limit_words("2%+1MiB", short=True), limit_words("3%")
-    ('2% or 1 MiB, whichever is larger', '2% or 1 MiB', '3%')
+    >>> limit_words("2%+1MiB"), limit_words("2%+1MiB", short=True), limit_words("3%"), limit_words("1e+3us")
+    ('2% or 1 MiB, whichever is larger', '2% or 1 MiB', '3%', '1e+3us')
     """
-    if "+" not in text.lstrip("+"):
+    match = _LIMIT.fullmatch(text)
+    if match is None or match[4] is None:
         return text
-    parts = [re.sub(r"(?<=\d)(?=[A-Za-zµ])", " ", part.strip()) for part in text.lstrip("+").split("+")]
+    sign, *rest = match.groups()
+    parts = [number + (unit if unit == "%" else f" {unit}".rstrip()) for number, unit in (rest[:2], rest[2:])]
+    parts[0] = sign.strip("+") + parts[0]
     return " or ".join(parts) + ("" if short else ", whichever is larger")
 
 
@@ -275,7 +278,7 @@ class Limits:
         return next((each for each in covering if each.expired is expired), None)
 
     def unpaired(self) -> Limits:
-        """What holds for times when there is nothing to pair with: relative limits of `UNPAIRED_LIMIT` at least.
+        """What holds for times when there is nothing to pair with: limits of `UNPAIRED_LIMIT` at least.
 
         >>> Limits.parse({"step_time": "3%", "ops": "3%", "data_wait": "30%"}).unpaired().limits["step_time"].text
         '10%'
@@ -400,14 +403,19 @@ def _resolve(text: str, unit: str) -> float:
 
 
 def _widen(name: str, limit: Limit) -> Limit:
-    if (
-        isinstance(metrics.of(name), metrics.CountedMetric)
-        or limit.relative is None
-        or limit.relative >= UNPAIRED_LIMIT
-    ):
+    known = metrics.of(name)
+    if limit.off or isinstance(known, metrics.CountedMetric) or (limit.relative or 0.0) >= UNPAIRED_LIMIT:
+        return limit
+    # A custom metric may be a count, whose limit holds as it is: only a unit tells that it is a time.
+    if known is None and limit.relative is None and not _is_time(limit.absolute or ""):
         return limit
     text = f"{UNPAIRED_LIMIT:.0%}" + (f"+{limit.absolute}" if limit.absolute else "")
     return replace(limit, text=text, relative=UNPAIRED_LIMIT)
+
+
+def _is_time(quantity: str) -> bool:
+    match = re.fullmatch(_PART, quantity)
+    return match is not None and match[2] in TIMES
 
 
 def _over(above: Mapping[str, Demand], below: Mapping[str, Demand]) -> dict[str, Demand]:

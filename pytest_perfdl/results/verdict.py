@@ -120,10 +120,10 @@ def parse_fail_on(text: str) -> frozenset[FailOn]:
 class MetricVerdict:
     """The verdict on one metric, with its baseline and current value.
 
-    Of a timed metric `base` is the geometric mean over the processes, and so is `new` of unpaired evidence; of paired
-    evidence it is `base` with the estimated change, so that both and the effect agree. `effect` is `new / base - 1` (so
-    +0.10 is 10 % larger), in rounds the posterior's median, else the Hodges-Lehmann estimate; `ci95` its 95 % interval.
-    Both are `None` where there is nothing to compare with, `ci95` also for exact metrics.
+    Of a timed metric `new` is the median over the current processes, and `base` what that was before the `effect`, so
+    that all three agree; without an effect it is the median over the baseline's processes. `effect` is `new / base - 1`
+    (so +0.10 is 10 % larger), in rounds the posterior's median, else the Hodges-Lehmann estimate; `ci95` its 95 %
+    interval. Both are `None` where there is nothing to compare with, `ci95` also for exact metrics.
     """
 
     name: str
@@ -163,7 +163,7 @@ class MetricVerdict:
     in_every_round: bool = False
     """Whether a suspect was over its limit in all of enough rounds to fail (`stopping_rule.EVERY_ROUND`)."""
     stored: float | None = None
-    """The recorded mean, if `base` was measured again."""
+    """The recorded median, if `base` was measured again."""
     pairs: tuple[tuple[float, float], ...] = ()
     """Baseline's and current value of each paired round, which `base`, `new`, `effect` and `ci95` are made from; empty
     for what no rounds measured."""
@@ -369,10 +369,10 @@ class CaseVerdict:
     interval: tuple[float, float] | None = None
     """Ends of its 95 % interval."""
     base_ns: float | None = None
-    """Time of a call of the baseline's code, in nanoseconds: geometric mean over the rounds."""
+    """Time of a call of the baseline's code, in nanoseconds: that of the current code before `effect`, if it is known;
+    else the median over the rounds."""
     time_ns: float | None = None
-    """Time of a call of the current code: that of the baseline's, changed by `effect`, if it is known; of a new case
-    that of its only process."""
+    """Time of a call of the current code: the median over the rounds; of a new case that of its only process."""
     noise: float | None = None
     """Robust standard deviation of a round's change, as a fraction; `None` for fewer than three rounds."""
     rounds: int = 0

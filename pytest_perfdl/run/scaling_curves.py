@@ -660,7 +660,7 @@ class Curves:
         """The curve against the baselines'; suspected by what there is, confirmed by further repeats."""
         found = compared(points)
         paired = found.paired == len(points)
-        limit, share = _limit(limits if paired else limits.unpaired(), family)
+        limit, share = _limit(limits, family, paired=paired)
         verdict = verdict_on(found.growth, share)
         if paired:
             verdict = "regressed" if found.growth.effect.low > share else verdict
@@ -689,10 +689,12 @@ def _ids(tests: Sequence[PerfTest]) -> tuple[str, ...]:
     return tuple(test.item.nodeid for test in tests)
 
 
-def _limit(limits: Limits, family: Family) -> tuple[Limit | None, float]:
-    """What the curve is held to, and that as a share: infinite where nothing limits it."""
-    limit = limits.for_metric(family.metric)
-    return limit, math.inf if limit is None or limit.relative is None else limit.relative
+def _limit(limits: Limits, family: Family, *, paired: bool) -> tuple[Limit | None, float]:
+    """What the curve is held to, and that as a share: infinite where no percentage limits it."""
+    own = limits.for_metric(family.metric)
+    limit = own if paired else limits.unpaired().for_metric(family.metric)
+    # An absolute limit is of the times at a size, also where it is widened.
+    return limit, math.inf if limit is None or own is None or own.relative is None else limit.relative or 0.0
 
 
 # Tests that differ only in size, compared as one curve when the last of them is measured.

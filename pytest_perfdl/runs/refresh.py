@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import median
 from typing import Any, Literal
 
 import msgspec
 
 from pytest_perfdl.baseline.text import append
-from pytest_perfdl.judge.log_ratios import mean
+from pytest_perfdl.judge.log_ratios import middle
 from pytest_perfdl.judge.stopping_rule import OWN_EVIDENCE, Gate, Held
 from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.json import filled, plain
@@ -38,7 +38,7 @@ from pytest_perfdl.stats.evidence import Estimate, evidence
 
 def best(stored: Record) -> Mapping[str, float]:
     """The best values of all metrics that have a limit by default: of a stored baseline, and of those before it."""
-    own = {name: mean(series) for name, series in _limited_metrics(stored).items()}
+    own = {name: middle(series) for name, series in _limited_metrics(stored).items()}
     return {**own, **stored.refreshed.best} if stored.refreshed is not None else own
 
 
@@ -48,7 +48,7 @@ def kept(stored: Record, new: Record, times: Mapping[str, float]) -> Refreshed:
     before = stored.refreshed or Refreshed(first.date, first.commit, {})
     found = dict(best(stored))
     for name, series in _limited_metrics(new).items():
-        value = times.get(name, mean(series))
+        value = times.get(name, middle(series))
         found[name] = min(value, found.get(name, value))
     return Refreshed(before.date, before.commit, found)
 
@@ -83,7 +83,7 @@ def slower_environment(stored: Record, times: Mapping[str, tuple[float, ...]]) -
         least, limit = before.get(name), limits.for_metric(name)
         if not least or limit is None or not values:
             continue
-        now = geometric_mean(values)
+        now = median(values)
         if now - least > limit.allowed(least, "ns"):
             change = now / least - 1
             # The limit is that of unpaired times: the two were measured on different days.

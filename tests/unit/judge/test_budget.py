@@ -1,5 +1,7 @@
 """Budgets: absolute bounds, judged with and without a baseline, before and after confirmation."""
 
+import statistics
+
 import pytest
 from making import counted, record, timed
 
@@ -9,6 +11,7 @@ from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.stored_repeats import confirm, is_settled
 from pytest_perfdl.judge.untimed import open_times, standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
+from pytest_perfdl.model.units import format_quantity
 from unit.judge import made_rounds
 
 UNPAIRED = BUILT_IN.unpaired()
@@ -61,9 +64,9 @@ def test_times_are_held_to_their_budget_by_what_judges_them(value):
 
 
 @pytest.mark.parametrize("fresh, verdict, reason", [
-    ((46, 47, 48), "regressed", "46.99 ms, outside the budget <= 45ms in all processes"),
-    ((46, 44, 48), "inconclusive", "45.97 ms, outside the budget <= 45ms in 2 of 3 processes"),
-    ((45, 44, 43), "unchanged", "43.99 ms, within the budget <= 45ms"),
+    ((46, 47, 48), "regressed", "47.00 ms, outside the budget <= 45ms in all processes"),
+    ((46, 44, 48), "inconclusive", "46.00 ms, outside the budget <= 45ms in 2 of 3 processes"),
+    ((45, 44, 43), "unchanged", "44.00 ms, within the budget <= 45ms"),
 ])  # fmt: skip
 def test_every_fresh_repeat_has_to_break_a_time_budget(fresh, verdict, reason):
     limits = budgets(step_time="45ms")
@@ -72,6 +75,14 @@ def test_every_fresh_repeat_has_to_break_a_time_budget(fresh, verdict, reason):
     assert judgement.metrics[0].verdict == verdict
     assert judgement.metrics[0].reason == reason
     assert judgement.verdict == ("regressed" if verdict == "regressed" else "missing")
+
+
+def test_a_budget_says_what_the_current_processes_took_whatever_the_baselines_did():
+    limits = Limits.parse({"step_time": "500%"}, {"step_time": "11ms"})
+    base, fresh = of(20, 20, 20, 2, 2), of(*(12,) * 5)
+    (metric,) = confirm(standing(fresh, base, (), limits), base, fresh, limits).metrics
+    assert metric.reason == "12.00 ms, outside the budget <= 11ms in all processes"
+    assert metric.times_over == pytest.approx(12 / 11)
 
 
 def test_a_budget_is_settled_by_one_repeat_that_keeps_it():
@@ -133,6 +144,7 @@ def test_a_budget_that_is_off_is_no_budget():
         ((37.0, 38.0, 39.0), "inconclusive"),
         ((36.9, 37.0, 37.1), "regressed"),
         ((39.0, 41.0, 43.0), "unchanged"),
+        ((20.0, 41.0, 42.0), "inconclusive"),
         ((30.0, 30.1), "inconclusive"),
         ((30.0,), "inconclusive"),
     ],
@@ -143,6 +155,8 @@ def test_a_utilization_is_past_its_floor_by_the_bound_of_its_mean(values, verdic
     kept = confirm(standing(new, None, (), limits), None, new, limits)
     (metric,) = kept.metrics
     assert (metric.verdict, str(metric.limit)) == (verdict, ">= 40%")
+    # It says the mean, which it judges, also beside another median.
+    assert metric.reason.startswith(format_quantity(statistics.fmean(values), "%"))
     if values[0] == 37.0:
         assert metric.reason.endswith("outside the budget >= 40%; however, a mean of 40.48 % cannot be excluded")
 

@@ -123,14 +123,44 @@ def test_a_count_that_differs_between_repeats_is_not_judged(base, new, side):
 @pytest.mark.parametrize("new, better, verdict", [
     ((100, 104), "lower", "unchanged"),
     ((100, 106), "lower", "inconclusive"),
-    ((200, 201), "lower", "inconclusive"),
+    ((105, 106), "lower", "inconclusive"),
+    ((106, 107), "lower", "regressed"),
     ((96, 99), "higher", "unchanged"),
     ((90, 99), "higher", "inconclusive"),
+    ((94, 93), "higher", "regressed"),
 ])  # fmt: skip
-def test_an_unsteady_count_with_a_limit_passes_only_if_every_repeat_does(new, better, verdict):
+def test_an_unsteady_count_with_a_limit_passes_or_fails_only_if_every_repeat_does(new, better, verdict):
     assert judge((100, 100), new, "5%", better=better)[1].verdict == verdict
+
+
+def test_the_limit_of_an_unsteady_count_is_met_as_exactly_as_that_of_a_steady_one():
+    # 0.29 * 100 is a little below 29.
+    assert judge((100, 101), (129, 100), "29%")[1].verdict == "unchanged"
+
+
+def test_a_peak_that_varies_by_a_page_hides_none_that_tripled():
+    judgement, metric = judge((100 * MIB, 100 * MIB + 4096, 100 * MIB), (300 * MIB,), "2%+1MiB", "peak_memory", "B")
+    assert judgement.verdict == metric.verdict == "regressed"
+    assert metric.reason == (
+        "100.0 MiB -> 300.0 MiB (+200.0 MiB), limit 2% or 1 MiB, whichever is larger: the closest values, since they "
+        "vary between processes"
+    )
+    assert metric.times_over == pytest.approx(200 / 2, rel=1e-2)
+
+
+def test_an_unsteady_count_out_of_its_scope_does_not_fail():
+    assert judge((100, 101), (200,), 0, context={"torch": "3.0"})[1].verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("more", [1, 3])
+def test_whole_numbers_are_compared_exactly_however_large(more):
+    metric = judge((4_000_000_000,), (4_000_000_000 + more,), 0, "flops", "flop")[1]
+    assert metric.verdict == "regressed"
+    assert metric.effect == pytest.approx(more / 4_000_000_000)
 
 
 def test_means_over_a_period_compare_as_they_are_stored():
     assert judge((0.333333333333,), (1 / 3,))[1].verdict == "unchanged"
+    assert judge((4e9 + 0.333333333333,), (4e9 + 1 / 3,))[1].verdict == "unchanged"
+    assert judge((1.0,), (0.1 * 3 + 0.7 + 1e-13,))[1].verdict == "unchanged"
     assert judge((0.333333333333,), (1 / 3 + 1e-8,))[1].verdict == "changed"

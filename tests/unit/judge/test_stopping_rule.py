@@ -70,11 +70,24 @@ def test_surely_past_the_limit_is_regressed_with_its_figures():
     assert metric.ci95 == pytest.approx([math.expm1(end) for end in found.interval])
     assert metric.excluded == metric.ci95[1]
     assert metric.times_over == pytest.approx(metric.effect / 0.03)
-    assert metric.base == pytest.approx(statistics.geometric_mean(each.base["step_time"] for each in measured))
+    assert metric.new == statistics.median(each.head["step_time"] for each in measured)
     assert metric.new == pytest.approx(metric.base * (1 + metric.effect)), "both sides and the effect are one change"
     assert (metric.evidence, metric.rounds, metric.in_every_round) == ("paired", 12, False)
     low, high = (f"{end * 100:+.1f}%" for end in metric.ci95)
     assert metric.reason == f"{metric.effect * 100:+.1f}% [{low}, {high}] (95% interval, 12 paired rounds), limit 3%"
+
+
+def test_what_is_shown_of_the_current_side_is_what_it_took():
+    """Two disturbed processes of the baseline move neither the estimate nor what is shown."""
+    rounds = of(*noise(9, sd=0.001, shift=0.2), base=10_000 * US)
+    disturbed = [
+        replace(each, base={"step_time": 3 * each.base["step_time"]}) if place in (3, 4) else each
+        for place, each in enumerate(rounds)
+    ]
+    metric = one(disturbed, spent=twice())
+    assert metric.new == statistics.median(each.head["step_time"] for each in rounds)
+    assert metric.base == pytest.approx(10_000 * US, rel=0.02)
+    assert metric.effect == pytest.approx(metric.new / metric.base - 1)
 
 
 @pytest.mark.parametrize("rounds", [9, 11, 15, 18])
@@ -637,3 +650,62 @@ def test_a_utilization_that_a_process_lacks_keeps_nothing_else_from_being_judged
     assert said(outcome) == {"step_time": "regressed", "roofline": "inconclusive"}
     assert "not compared" in outcome.verdicts["roofline"].reason
     assert said(gate(ROOFLINE).look(rounds)) == {"roofline": "inconclusive"}
+
+
+# What has no ratio
+
+
+def counting(base, head, *, limit="5", shift=0.0, **spent):
+    """The outcome of rounds in which a custom metric was `base` and `head` and steps changed by `shift`."""
+    rounds = of(*noise(len(base), sd=0.001, shift=shift))
+    rounds = [
+        replace(each, base={**each.base, "misses": before}, head={**each.head, "misses": after})
+        for each, before, after in zip(rounds, base, head, strict=True)
+    ]
+    return gate(STEP, held("misses", limit, unit="1")).look(rounds, **spent)
+
+
+@pytest.mark.parametrize("limit, reason", [
+    ("5", "3 -> 0 (-3), 3 paired rounds, limit 5"),
+    ("10%", "the value is missing, 0 or below in some paired rounds, so it is not compared"),
+])  # fmt: skip
+def test_a_custom_metric_that_falls_to_0_keeps_no_time_from_being_judged(limit, reason):
+    outcome = counting((3.0,) * 3, (0.0,) * 3, limit=limit)
+    assert said(outcome) == {"step_time": "unchanged", "misses": "unchanged" if limit == "5" else "inconclusive"}
+    assert outcome.verdicts["misses"].reason == reason
+    slower = counting((3.0,) * 12, (0.0,) * 12, limit=limit, shift=0.2)
+    assert said(slower)["step_time"] == "regressed"
+
+
+def test_a_custom_metric_that_a_process_lacks_keeps_no_time_from_being_judged():
+    lacking = [replace(each, base={**each.base, "misses": 1.0}) for each in of(*noise(3, sd=0.001))]
+    found = gate(STEP, held("misses", "5", unit="1")).look(lacking)
+    assert said(found) == {"step_time": "unchanged", "misses": "inconclusive"}
+
+
+def test_an_absolute_limit_holds_from_0():
+    """As a suspect that is past its limit in every round."""
+    assert counting((0.0,) * 7, (100.0,) * 7).open
+    outcome = counting((0.0,) * 8, (100.0,) * 8)
+    assert said(outcome) == {"step_time": "unchanged", "misses": "regressed"}
+    assert outcome.verdicts["misses"].reason == "0 -> 100 (+100), 8 paired rounds, limit 5"
+    assert said(counting((0.0,) * 3, (0.0,) * 3, limit="0")) == {"step_time": "unchanged", "misses": "unchanged"}
+    cut_short = counting((0.0,) * 7, (100.0,) * 7, spent=twice())
+    assert said(cut_short) == {"step_time": "unchanged", "misses": "suspect"}
+
+
+def test_a_value_that_is_past_its_limit_in_some_rounds_is_undecided():
+    outcome = counting((0.0,) * 4, (100.0, 0.0, 100.0, 0.0))
+    assert said(outcome) == {"step_time": "unchanged", "misses": "inconclusive"}
+    assert outcome.verdicts["misses"].reason.endswith("limit 5: past the limit in 2 of them")
+    assert counting((0.0,) * 2, (0.0,) * 2).open
+
+
+def test_a_time_that_fails_waits_for_no_custom_metric():
+    calls = [held(f"call{number}.step_time") for number in range(16)]
+    rounds = of(*[0.15] * 10, **{each.name: 0.15 for each in calls})
+    rounds = [replace(each, base={**each.base, "misses": 0.0}, head={**each.head, "misses": 9.0}) for each in rounds]
+    rule = gate(STEP, *calls, held("misses", "5", unit="1"))
+    assert rule.every_round > len(rounds)
+    found = said(rule.look(rounds))
+    assert (found.pop("misses"), {*found.values()}) == ("suspect", {"regressed"})

@@ -51,6 +51,13 @@ def test_surely_past_the_limit_is_regressed_with_hodges_lehmann_figures():
     assert (metric.evidence, metric.excluded, metric.rounds) == ("unpaired", None, None)
 
 
+@pytest.mark.parametrize("base, shown", [((10.0, 10.0, 10.0, 20.0), 10.0), ((20.0, 20.0, 20.0, 2.0, 2.0), 20.0)])
+def test_what_is_shown_of_the_current_code_is_what_it_took(base, shown):
+    metric = settle((12.0,) * 5, base=base)[1]
+    assert (metric.new, metric.base) == (12.0, pytest.approx(shown))
+    assert metric.effect == pytest.approx(12.0 / shown - 1)
+
+
 @pytest.mark.parametrize("factor", [1.05, 1.09, 1.10, 1.11, 1.12, 1.13, 1.15])
 @pytest.mark.parametrize("better", ["lower", "higher"])
 def test_regressed_is_the_shifted_mann_whitney_test_at_one_percent(factor, better):
@@ -185,6 +192,56 @@ def test_values_without_a_logarithm_are_refused():
     metric = settle((100.0, 0.0, 1.0))[1]
     assert metric.verdict == "inconclusive"
     assert "0 or below" in metric.reason
+
+
+@pytest.mark.parametrize(
+    "base, fresh, limit, better, verdict, reason",
+    [
+        (
+            (0,) * 10,
+            (100,) * 5,
+            0,
+            "lower",
+            "regressed",
+            "0 -> 100 (+100), unpaired, 5 processes vs. 10 recorded, limit 0",
+        ),
+        ((0,) * 10, (0,) * 5, 0, "lower", "unchanged", "0 -> 0 (0), unpaired, 5 processes vs. 10 recorded, limit 0"),
+        ((0,), (0,), 0, "lower", "unchanged", "0 -> 0 (0), unpaired, 1 process vs. 1 recorded, limit 0"),
+        ((0,) * 10, (4, 5, 3, 4, 5), 5, "lower", "unchanged", "limit 5"),
+        ((3,) * 10, (0,) * 5, 5, "lower", "unchanged", "limit 5"),
+        ((9,) * 10, (0,) * 5, 5, "lower", "improved", "limit 5"),
+        ((9,) * 10, (0,) * 5, 5, "higher", "regressed", "limit 5"),
+        ((0, -1) * 5, (-9,) * 5, "3%+5", "higher", "regressed", "limit 10% or 5, whichever is larger"),
+        (
+            (0,) * 10,
+            (0, 0, 9, 9, 0),
+            5,
+            "lower",
+            "inconclusive",
+            "limit 5: past the limit in 20 of 50 pairs of processes",
+        ),
+        ((0,) * 3, (9,) * 5, 5, "lower", "suspect", "at least 4 recorded processes are needed, but the baseline has 3"),
+        ((0,) * 10, (100,) * 5, "10%", "lower", "inconclusive", "a value is 0 or below, so no ratio can be computed"),
+    ],
+)
+def test_an_absolute_limit_needs_no_ratio(base, fresh, limit, better, verdict, reason):
+    limits = Limits.parse({"misses": limit}).unpaired()
+
+    def misses(values):
+        return record({"misses": timed(*map(float, values), better=better, unit="1")})
+
+    found = standing(misses(fresh[:1]), misses(base), (), limits)
+    (metric,) = confirm(found, misses(base), misses(fresh), limits).metrics
+    assert metric.verdict == verdict
+    assert metric.reason.endswith(reason)
+    assert (metric.effect, metric.ci95) == (None, None)
+
+
+@pytest.mark.parametrize("stored, limit, stop", [(10, "5ns", False), (3, "5ns", True), (10, "10%", True)])
+def test_drawing_goes_on_while_it_can_decide_on_a_value_without_a_ratio(stored, limit, stop):
+    limits = Limits.parse({"speed": limit})
+    base, fresh = of(*(0.0,) * stored), of(9.0)
+    assert is_settled(standing(fresh, base, (), limits), base, fresh, 4, limits) == stop
 
 
 def test_an_unseen_mode_is_named_in_the_fresh_repeats_too():

@@ -1,6 +1,7 @@
 """The verdict on a table: from rounds of its cases, and of named ones alone."""
 
 import math
+import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -246,6 +247,19 @@ def test_noisy_cases_are_mostly_not_called_unchanged():
 def test_times_of_a_case_agree_with_its_change():
     for case in settled(gate(), rounds(7, {IDS[0]: 0.3}, noise=0.1, seed=3)).cases:
         assert case.time_ns / case.base_ns - 1 == pytest.approx(case.effect, rel=1e-4, abs=1e-5)
+
+
+def test_times_of_a_case_are_what_the_current_code_took():
+    measured = rounds(7, {IDS[0]: 0.3}, noise=0.0)
+    disturbed = [
+        replace(each, cases=replace(each.cases, base={case: 3 * ns for case, ns in each.cases.base.items()}))
+        if place == 4
+        else each
+        for place, each in enumerate(measured)
+    ]
+    case = next(each for each in settled(gate(), disturbed).cases if each.id == IDS[0])
+    assert case.time_ns == pytest.approx(statistics.median(each.cases.head[IDS[0]] for each in measured), rel=1e-5)
+    assert case.base_ns == pytest.approx(statistics.median(each.cases.base[IDS[0]] for each in measured), rel=0.02)
 
 
 def test_rounds_in_one_order_are_invalid():

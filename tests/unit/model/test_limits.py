@@ -2,7 +2,16 @@ import math
 
 import pytest
 
-from pytest_perfdl.model.limits import BUILT_IN, Budget, Limit, Limits, parse_budget, parse_limit, parse_limit_option
+from pytest_perfdl.model.limits import (
+    BUILT_IN,
+    Budget,
+    Limit,
+    Limits,
+    limit_words,
+    parse_budget,
+    parse_limit,
+    parse_limit_option,
+)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +91,24 @@ def test_a_sign_has_to_be_the_direction_that_is_worse(text, better, fits):
     else:
         with pytest.raises(ValueError, match=f"but {better} values are better"):
             limit.check("%", better)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("3%", "3%"),
+        ("+3", "+3"),
+        ("20 us + 5 %", "20 us or 5%, whichever is larger"),
+        ("1e+3us", "1e+3us"),
+        ("5%+1e+3us", "5% or 1e+3 us, whichever is larger"),
+        ("5%+1e3us", "5% or 1e3 us, whichever is larger"),
+        ("+2%+12", "2% or 12, whichever is larger"),
+        ("at least 10% faster", "at least 10% faster"),
+    ],
+)
+def test_the_parts_of_a_limit_in_words(text, words):
+    assert limit_words(text) == words
+    assert limit_words(text, short=True) == words.removesuffix(", whichever is larger")
 
 
 @pytest.mark.parametrize("text, metric, limit", [
@@ -221,10 +248,15 @@ def test_times_without_a_pair_have_wider_limits():
             "forward.block_time": "5%+20us",
             "data_wait": "30%",
             "cpu_time": "10us",
+            "compile_time": "2s",
+            "queue_time": "2e+1us",
             "kernel_time": "off",
             "ops": "3%",
             "peak_memory": "2%+1MiB",
+            "launches": 12,
             "tokens": "1%",
+            "misses": "5",
+            "dropped": 0,
         },
         {"step_time": "45ms"},
     )
@@ -233,11 +265,17 @@ def test_times_without_a_pair_have_wider_limits():
         "step_time": "10%",
         "forward.block_time": "10%+20us",
         "data_wait": "30%",
-        "cpu_time": "10us",
+        "cpu_time": "10%+10us",
+        "compile_time": "10%+2s",
+        "queue_time": "10%+2e+1us",
         "kernel_time": "off",
         "ops": "3%",
         "peak_memory": "2%+1MiB",
+        "launches": "12",
         "tokens": "10%",
+        "misses": "5",
+        "dropped": "0",
     }
+    assert wider.for_metric("queue_time").allowed(1_000_000, "ns") == 100_000
     assert wider.for_metric("forward.block_time").allowed(1_000_000, "ns") == 100_000
     assert wider.budgets == given.budgets

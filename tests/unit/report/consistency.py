@@ -194,11 +194,11 @@ def _check_rounds(checker: Checker, where: str, metric: Json) -> None:
     if len(base) != len(new) or len(base) != metric["rounds"]:
         checker.wrong.append(f"{where}: {metric['rounds']} rounds, and {len(base)} and {len(new)} values of them")
         return
-    # The current side is the baseline with the estimated change, which discounts disturbed rounds.
-    mean = statistics.geometric_mean(base)
+    # The baseline's side is what the current one was before the estimated change, which discounts disturbed rounds.
+    middle = statistics.median(new)
     for side, value, what in (
-        ("base", mean, "the mean of its base_values"),
-        ("new", mean * (1 + effect), "the baseline with its effect"),
+        ("base", middle / (1 + effect), "the current value without its effect"),
+        ("new", middle, "the median of its new_values"),
     ):
         if not math.isclose(metric[side], value, rel_tol=1e-6, abs_tol=1):
             checker.wrong.append(f"{where}: {side} is {metric[side]}, {what} is {value:.6g}")

@@ -280,7 +280,7 @@ def step_of(test):
 
 RUN_FILE = {
     "the mean of the rounds": (lambda test: step_of(test).update(new=step_of(test)["new"] + 50_000), "new is"),
-    "a round": (lambda test: step_of(test)["base_values"].__setitem__(0, 1), "the mean of its base_values"),
+    "the rounds": (lambda test: step_of(test).update(new_values=[1] * ROUNDS), "the median of its new_values"),
     "an effect outside of the ratios": (lambda test: step_of(test).update(effect=0.9), "the rounds' ratios"),
     "a round less": (lambda test: step_of(test)["new_values"].pop(), "values of them"),
     "an interval that leaves the effect out": (

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.judge.log_ratios import mean
+from pytest_perfdl.judge.log_ratios import middle
 from pytest_perfdl.model.record import INJECTED, Case, Code, Finding
 from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.verdict import SAME_CODE
@@ -14,7 +14,7 @@ from unit.runs.refresh.nights import BASE_NS, NEW, OLD, STORED, UPGRADED, metric
 
 
 def steps(record):
-    return mean(record.metrics()["step_time"])
+    return middle(record.metrics()["step_time"])
 
 
 # Improvements

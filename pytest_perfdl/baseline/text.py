@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, RecordError
@@ -129,7 +129,7 @@ def append(base: Record, new: Record) -> Record:
     ------
     BaselineError
         The two are not comparable: different test, machine ID, measurement settings, test source, environment or code,
-        different calls or metrics, or different counts; the message is one line.
+        different calls, metrics or cases, or different counts; the message is one line.
     """
     try:
         base, new = parse(dump(base)), parse(dump(new))
@@ -208,7 +208,18 @@ def _cases(record: Record, base: Call, new: Call) -> tuple[Case, ...]:
     """The cases of a table with the times of both."""
     before, after = ({case.id: case for case in call.cases} for call in (base, new))
     _agree(record, "list of cases", some(sorted(before.keys() - after)), some(sorted(after.keys() - before)))
+    for name, case in after.items():
+        old, now = _of_case(before[name]), _of_case(case)
+        _agree(record, f"case {name}", _others(old, now), _others(now, old))
     return tuple(replace(case, ns=before[name].ns + case.ns) for name, case in after.items())
+
+
+def _of_case(case: Case) -> dict[str, str]:
+    """What repeats of a case have in common."""
+    counts = {"ops": case.ops, "kernels": case.kernels, "allocations": case.allocations}
+    work = {} if case.work is None else {f"stated {name}": value for name, value in asdict(case.work).items()}
+    operators = {f"operator {name}": "run" for name in case.operators}
+    return {name: str(value) for name, value in {"definition": case.definition, **counts, **work, **operators}.items()}
 
 
 def _required_metrics(call: Call) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, RecordError
 from pytest_perfdl.model.metrics import COUNT_SCOPE, is_utilization, scope
 from pytest_perfdl.model.record import Call, Case, MeasurementPlan, Record, Row, Series
-from pytest_perfdl.model.record_json import from_json, to_json
+from pytest_perfdl.model.record_json import from_json, loaded, to_json
 from pytest_perfdl.model.units import some
 
 # The text format of a record: sorted, indented, one row per line, the same bytes for the same record.
@@ -46,11 +46,11 @@ def parse(data: bytes) -> Record:
     Raises
     ------
     RecordError
-        When it is not JSON, with the place, or has conflict marks of git; when it is not a record, or a newer one; when
-        nothing was measured, since whatever is held against such a baseline would pass.
+        When it is not JSON, with the place, or has conflict marks of git; when something has two values; when it is not
+        a record, or a newer one; when nothing was measured, since whatever is held against such a baseline would pass.
     """
     try:
-        decoded = json.loads(data)
+        decoded = loaded(data)
     except json.JSONDecodeError as error:
         check_merged(data)
         raise RecordError(
@@ -60,6 +60,8 @@ def parse(data: bytes) -> Record:
         raise RecordError(f"is damaged at byte {error.start}: not UTF-8 text") from error
     except RecursionError as error:
         raise RecordError("is damaged: the JSON is nested too deeply") from error
+    except RecordError:
+        raise
     except ValueError as error:
         raise RecordError("is damaged: a number has over 4300 digits") from error
     record = from_json(decoded)

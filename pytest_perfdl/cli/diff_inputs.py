@@ -6,7 +6,6 @@ folder of baselines and a git revision hold a side for every call of every test.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from pytest_perfdl.model import untrusted_files as bounded
 from pytest_perfdl.model.errors import InputError, NotATrace, RecordError, TraceError
 from pytest_perfdl.model.metrics import STEP_TIMES
 from pytest_perfdl.model.record import Record, metric_name
-from pytest_perfdl.model.record_json import from_json
+from pytest_perfdl.model.record_json import from_json, loaded
 from pytest_perfdl.results import run_file
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.run_file import read_run
@@ -217,9 +216,11 @@ def _load_file(path: Path, label: str, step_name: re.Pattern[str] | None) -> Sid
     if refused is None or is_other or not _is_object(path):
         return _load_traces([path], label, step_name)
     try:
-        data = json.loads(bounded.read_bytes(path, run_file.LIMIT))
+        data = loaded(bounded.read_bytes(path, run_file.LIMIT))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except RecordError as error:
+        raise InputError(f"{path} {error}") from error
     except ValueError as error:
         raise InputError(f"{path} is not a trace, a run.json file or a baseline: {error}") from error
     return dict(_load_data(data, path, label))

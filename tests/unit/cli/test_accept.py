@@ -156,6 +156,7 @@ BAD_FILES = {
         "another version of pytest-perfdl (schema 99, this one reads 1)",
     ),
     "a-list": ("[]", "it has no list of tests"),
+    "twice": ('{"schema": 1, "tests": [], "tests": []}', "run.json is damaged ('tests' stands twice)"),
 }
 
 

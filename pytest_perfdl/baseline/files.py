@@ -443,7 +443,8 @@ class Store:
         """
         with self._acting("written", path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_files({path: data})
+            with locked(path.parent):
+                write_files({path: data})
 
     def restorable(self) -> set[Path]:
         """Files that can be brought back after they were removed: those that the last commit holds as they are."""

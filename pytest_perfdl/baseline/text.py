@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, RecordError
 from pytest_perfdl.model.metrics import COUNT_SCOPE, is_utilization, scope
 from pytest_perfdl.model.record import Call, Case, MeasurementPlan, Record, Row, Series
-from pytest_perfdl.model.record_json import from_json, to_json
+from pytest_perfdl.model.record_json import from_json, loaded, to_json
 from pytest_perfdl.model.units import some
 
 # The text format of a record: sorted, indented, one row per line, the same bytes for the same record.
@@ -46,11 +46,11 @@ def parse(data: bytes) -> Record:
     Raises
     ------
     RecordError
-        When it is not JSON, with the place, or has conflict marks of git; when it is not a record, or a newer one; when
-        nothing was measured, since whatever is held against such a baseline would pass.
+        When it is not JSON, with the place, or has conflict marks of git; when something has two values; when it is not
+        a record, or a newer one; when nothing was measured, since whatever is held against such a baseline would pass.
     """
     try:
-        decoded = json.loads(data)
+        decoded = loaded(data)
     except json.JSONDecodeError as error:
         check_merged(data)
         raise RecordError(
@@ -60,6 +60,8 @@ def parse(data: bytes) -> Record:
         raise RecordError(f"is damaged at byte {error.start}: not UTF-8 text") from error
     except RecursionError as error:
         raise RecordError("is damaged: the JSON is nested too deeply") from error
+    except RecordError:
+        raise
     except ValueError as error:
         raise RecordError("is damaged: a number has over 4300 digits") from error
     record = from_json(decoded)
@@ -129,7 +131,7 @@ def append(base: Record, new: Record) -> Record:
     ------
     BaselineError
         The two are not comparable: different test, machine ID, measurement settings, test source, environment or code,
-        different calls or metrics, or different counts; the message is one line.
+        different calls, metrics or cases, or different counts; the message is one line.
     """
     try:
         base, new = parse(dump(base)), parse(dump(new))
@@ -208,7 +210,18 @@ def _cases(record: Record, base: Call, new: Call) -> tuple[Case, ...]:
     """The cases of a table with the times of both."""
     before, after = ({case.id: case for case in call.cases} for call in (base, new))
     _agree(record, "list of cases", some(sorted(before.keys() - after)), some(sorted(after.keys() - before)))
+    for name, case in after.items():
+        old, now = _of_case(before[name]), _of_case(case)
+        _agree(record, f"case {name}", _others(old, now), _others(now, old))
     return tuple(replace(case, ns=before[name].ns + case.ns) for name, case in after.items())
+
+
+def _of_case(case: Case) -> dict[str, str]:
+    """What repeats of a case have in common."""
+    counts = {"ops": case.ops, "kernels": case.kernels, "allocations": case.allocations}
+    work = {} if case.work is None else {f"stated {name}": value for name, value in asdict(case.work).items()}
+    operators = {f"operator {name}": "run" for name in case.operators}
+    return {name: str(value) for name, value in {"definition": case.definition, **counts, **work, **operators}.items()}
 
 
 def _required_metrics(call: Call) -> list[str]:

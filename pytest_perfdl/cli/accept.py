@@ -15,6 +15,7 @@ from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli.common import add_note, note_of, run_file, say, shown
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
+from pytest_perfdl.config.short_names import SHARED
 from pytest_perfdl.model.errors import BaselineError, CommandError, TraceError
 from pytest_perfdl.model.record import INJECTED, Record
 from pytest_perfdl.model.units import plural
@@ -22,6 +23,7 @@ from pytest_perfdl.model.visible import visible
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.results.verdict import REWRITTEN
+from pytest_perfdl.run.baseline_update import keep_cases
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,14 +62,16 @@ def run(arguments: argparse.Namespace) -> int:
         tests = _select_tests(path, tests, arguments.test)
     else:
         tests = [test for test in tests if arguments.all or _is_called_for(test)]
-    accepted = [(_with_note(_record(path, test), note), _exemplars(path, test)) for test in tests]
+    store = baselines_of(arguments)
+    accepted = [
+        (_with_other_tests(store, _with_note(_record(path, test), note)), _exemplars(path, test)) for test in tests
+    ]
     if not accepted:
         say(
             "nothing to accept: no test has a verdict that requires a new baseline (add --all to accept every "
             "measured test)"
         )
         return 3
-    store = baselines_of(arguments)
     if not (arguments.all or arguments.test):
         for test in tests:
             _check_base(store, path, test)
@@ -87,17 +91,31 @@ def _select_tests(path: Path, tests: Sequence[Result], names: Sequence[str]) -> 
 def _check_base(store: Store, path: Path, test: Result) -> None:
     """Refuse a verdict on another baseline than the one that would be replaced: it says nothing about that one."""
     assert test.new is not None
-    try:
-        stored = store.load(test.id, test.new.key.slug)
-    except BaselineError:
-        # A damaged one is replaced; what else is wrong is said when it is written.
-        return
+    stored = _stored(store, test.new)
     known = [each.occasions for each in (test.new, test.base) if each is not None]
     if stored is not None and stored.occasions not in known:
         raise CommandError(
             f"{path}: {visible(test.id)} was not compared with the baseline that is stored now, which was "
             f"recorded on {stored.occasions[-1].date[:10]}: measure again, or name the test with --test"
         )
+
+
+def _stored(store: Store, record: Record) -> Record | None:
+    """The baseline that a record replaces."""
+    try:
+        return store.load(record.test, record.key.slug)
+    except BaselineError:
+        # A damaged one is replaced; what else is wrong is said when it is written.
+        return None
+
+
+def _with_other_tests(store: Store, record: Record) -> Record:
+    """The record of the tests of a file with those stored ones that the run did not measure."""
+    stored = _stored(store, record) if record.test.endswith(f"::{SHARED}") else None
+    if stored is None or stored.table is None or record.table is None:
+        return record
+    measured = {case.id for case in record.table.cases}
+    return keep_cases(record, stored, {case.id: case for case in stored.table.cases if case.id not in measured})
 
 
 def _with_note(record: Record, note: str | None) -> Record:

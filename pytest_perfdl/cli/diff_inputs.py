@@ -6,7 +6,6 @@ folder of baselines and a git revision hold a side for every call of every test.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from pytest_perfdl.analysis.events.device_record import devices_of
 from pytest_perfdl.analysis.events.intervals import LEAST_STEPS
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.selection import of_group
+from pytest_perfdl.analysis.ranks.activity import rank_of
 from pytest_perfdl.baseline.files import TRACE_SUFFIX
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.cli.common import recordings_of
@@ -30,7 +30,7 @@ from pytest_perfdl.model import untrusted_files as bounded
 from pytest_perfdl.model.errors import InputError, NotATrace, RecordError, TraceError
 from pytest_perfdl.model.metrics import STEP_TIMES
 from pytest_perfdl.model.record import Record, metric_name
-from pytest_perfdl.model.record_json import from_json
+from pytest_perfdl.model.record_json import from_json, loaded
 from pytest_perfdl.results import run_file
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.run_file import read_run
@@ -217,9 +217,11 @@ def _load_file(path: Path, label: str, step_name: re.Pattern[str] | None) -> Sid
     if refused is None or is_other or not _is_object(path):
         return _load_traces([path], label, step_name)
     try:
-        data = json.loads(bounded.read_bytes(path, run_file.LIMIT))
+        data = loaded(bounded.read_bytes(path, run_file.LIMIT))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except RecordError as error:
+        raise InputError(f"{path} {error}") from error
     except ValueError as error:
         raise InputError(f"{path} is not a trace, a run.json file or a baseline: {error}") from error
     return dict(_load_data(data, path, label))
@@ -261,6 +263,8 @@ class _Run:
     """Among the recordings of the file."""
     step_name: re.Pattern[str] | None
     group: str
+    rank: tuple[int | None, int | None]
+    """Number of the rank and how many the job has, where the trace says so."""
     parts: StepParts
     origin: Origin
 
@@ -280,7 +284,7 @@ def _kinds(trace: Trace) -> dict[str, Trace]:
 
 def _load_traces(files: list[Path], label: str, step_name: re.Pattern[str] | None) -> Sides:
     notes: list[str] = []
-    runs: dict[str, list[_Run]] = {}
+    runs: list[_Run] = []
     only: dict[str, Trace] = {}
     try:
         # One after the other: of several traces only their parts are kept.
@@ -290,16 +294,28 @@ def _load_traces(files: list[Path], label: str, step_name: re.Pattern[str] | Non
             for place, trace in enumerate(found):
                 only = _kinds(trace)
                 for group, own in only.items():
-                    run = _Run(file, place, step_name, group, step_parts(own), _origin(own))
-                    runs.setdefault(group, []).append(run)
+                    runs.append(_Run(file, place, step_name, group, rank_of(own), step_parts(own), _origin(own)))
+        alike: dict[Name, list[_Run]] = {}
+        of_job = _is_job(runs)
+        for run in runs:
+            named = f"rank {run.rank[0]}" * of_job, f"steps {run.group}" * bool(run.group)
+            alike.setdefault(Name(", ".join(filter(None, named))), []).append(run)
         return {
-            Name(f"steps {group}" if group else ""): _side(
-                own, label, only.get(group) if len(own) == 1 else None, tuple(notes)
-            )
-            for group, own in runs.items()
+            name: _side(own, label, only.get(own[0].group) if len(runs) == len(only) else None, tuple(notes))
+            for name, own in alike.items()
         }
     except ValueError as error:
         raise InputError(str(error)) from error
+
+
+def _is_job(runs: Sequence[_Run]) -> bool:
+    """Whether these are ranks of one job, of which each is compared for itself: they are no runs of one thing.
+
+    Those that wait for a slower one have its delay as communication, and a mean over all has neither.
+    """
+    ranks = [(run.rank[0], run.group) for run in runs]
+    sizes = {run.rank[1] for run in runs}
+    return len(sizes) == 1 and None not in sizes and len(set(ranks)) == len(ranks) > len({run.group for run in runs})
 
 
 def _side(runs: Sequence[_Run], label: str, trace: Trace | None, notes: tuple[str, ...]) -> LoadedSide:

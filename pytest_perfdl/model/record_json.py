@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -213,6 +215,55 @@ class Outline(Versioned):
     note: str | None = None
 
 
+class _Twice(Exception):
+    """An object of a JSON text has a name twice."""
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object of a JSON text, with all of its names."""
+
+
+def loaded(data: bytes) -> Any:
+    """The plain data of a JSON text in UTF-8 without a byte order mark, as `decoded` takes it.
+
+    Raises
+    ------
+    RecordError
+        When an object has a name twice: whoever reads the text and whoever reads the data could see two records.
+    ValueError
+        As of `json.loads`.
+    """
+    text = data.decode()
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except _Twice:
+        raise RecordError(f"is damaged ({_twice(json.loads(text, object_pairs_hook=_Pairs))})") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _Twice
+    return found
+
+
+def _twice(data: Any) -> str:
+    """Which name stands twice, and in which object; the first one of the text."""
+    parts = [("", data)]
+    while True:
+        place, value = parts.pop()
+        inner = []
+        if isinstance(value, _Pairs):
+            name = next((name for name, count in Counter(name for name, _ in value).items() if count > 1), None)
+            if name is not None:
+                said = f"{visible(name[:_SAID])!r} stands twice"
+                return f"{_cut(place.removeprefix('.'))}: {said}" if place else said
+            inner = [(f"{place}.{name}", each) for name, each in value]
+        elif isinstance(value, list):
+            inner = [(f"{place}[{number}]", each) for number, each in enumerate(value)]
+        parts += reversed(inner)
+
+
 _V = TypeVar("_V", bound=Versioned)
 _DAMAGED = (msgspec.DecodeError, UnicodeError, RecursionError)
 
@@ -295,10 +346,7 @@ def of_form(form: RecordForm) -> Record:
     repeats = sum(occasion.repeats for occasion in occasions)
     if not 0 < repeats <= _REPEATS:
         raise RecordError(f"is malformed (occasions: {plural(repeats, 'repeat')}, expected 1 to {_REPEATS})")
-    names = [each.name for each in form.calls]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise RecordError(f"is malformed (calls: two are called {visible(twice)[:_SAID]!r})")
+    _check_unique([each.name for each in form.calls], "calls")
     return Record(
         test=form.test,
         key=Key(form.key.slug, _scalars(form.key.parts, "key.parts")),
@@ -436,6 +484,8 @@ def _read_refreshed(form: _RefreshedForm) -> Refreshed:
 
 
 def _call(form: _CallForm, place: str, repeats: int) -> Call:
+    _check_unique([(each.kind, each.name) for each in form.rows], f"{place}.rows")
+    _check_unique([each.id for each in form.cases], f"{place}.cases")
     return Call(
         name=form.name,
         series={name: _series(name, each, f"{place}.metrics.{name}", repeats) for name, each in form.metrics.items()},
@@ -492,6 +542,14 @@ def _durations(values: Sequence[float], repeats: int, place: str) -> tuple[int, 
     return tuple(int(value) for value in _check_sign(checked, place))
 
 
+def _check_unique(names: Sequence[Hashable], place: str) -> None:
+    if len(set(names)) == len(names):
+        return
+    name = next(name for name, count in Counter(names).items() if count > 1)
+    said = " ".join(map(str, name)) if isinstance(name, tuple) else str(name)
+    raise RecordError(f"is malformed ({_cut(place)}: two are called {visible(said)[:_SAID]!r})")
+
+
 def _check_sign(values: Sequence[float], place: str) -> Sequence[float]:
     """The values, if none is below 0."""
     if min(values, default=0) < 0:
@@ -509,9 +567,10 @@ def _each(values: Sequence[float], repeats: int, place: str) -> Sequence[float]:
 
 def _check_bounds(values: Sequence[float], place: str, most: float) -> Sequence[float]:
     """The values, if each is 0 or its magnitude lies between the largest and its inverse: then quotients are finite."""
+    least = 1 / LARGEST
     for value in values:
         # False for NaN too.
-        if not (value == 0 or 1 / LARGEST <= abs(value) <= most):
+        if not (value == 0 or least <= abs(value) <= most):
             raise RecordError(f"is malformed ({_cut(place)}: {str(value)[:20]} is not a number up to {most:.4g})")
     return values
 

@@ -281,11 +281,13 @@ def read_run(path: Path, report_dir: Path | None = None) -> Run:
         When it cannot be read, is no run file, is of another schema, or holds what no run writes.
     """
     try:
-        return of_data(json.loads(untrusted_files.read_bytes(path, LIMIT)), path, report_dir)
+        return of_data(record_json.loaded(untrusted_files.read_bytes(path, LIMIT)), path, report_dir)
     except OSError as error:
         raise RunFileError(f"{path} cannot be read: {error.strerror}") from None
     except RunFileError:
         raise
+    except RecordError as error:
+        raise RunFileError(f"{path} {error}") from None
     except ValueError as error:
         raise RunFileError(f"{path} is not JSON: {error}") from None
     except RecursionError:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.baseline.text import append
 from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.failures import PerfError
+from pytest_perfdl.model.metrics import CASES
 from pytest_perfdl.model.record import Call, Case, Record
+from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.verdict import REWRITTEN, Judgement
 from pytest_perfdl.run.assemble import exemplars
+from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.measurement import Measurement
 
@@ -32,31 +36,80 @@ def rewrites(mode: str | None, judgement: Judgement) -> bool:
     return mode == "new" and (verdict == "missing" or adds)
 
 
-def keep_cases(new: Record, base: Record, judgement: Judgement, mode: str, *, of_tests: bool) -> Record:
-    """The record with the stored times of those cases of a table that did not change.
+def is_written(mode: str | None, base: Record | None, judgement: Judgement) -> bool:
+    """Whether a baseline is written in a mode of `--perf-update`."""
+    return base is None or mode in ("all", "append") or rewrites(mode, judgement)
 
-    So a new baseline has another line for a case that changed, and no others. Where the cases are tests (`of_tests`),
-    those that were not selected stay, and with the mode `new` those that have a baseline.
+
+def kept_cases(
+    new: Record, base: Record, judgement: Judgement, mode: str | None, *, stays: Callable[[str], bool]
+) -> dict[str, Case]:
+    """The cases of a table that a new baseline has as they are stored, by id: those that did not change.
+
+    So it has another line for a case that changed, and no others; with the mode `new`, only for a case without one.
+
+    Parameters
+    ----------
+    stays
+        Whether a case that was not measured is kept, by its id.
     """
-    stored = {case.id: case for call in base.calls for case in call.cases}
+    measured = {} if new.table is None else {case.id: case for case in new.table.cases}
     verdicts = {case.id: case.verdict for case in judgement.cases}
-    if not stored or new.repeats != base.repeats:
-        return new
 
-    def kept(case: Case) -> Case:
-        before = stored.get(case.id)
-        if before is None or before.definition != case.definition:
-            return case
-        same_work = _work_of(before) == _work_of(case)
-        unchanged = verdicts.get(case.id) in ("unchanged", "inconclusive") and same_work
-        return before if mode == "new" or unchanged else case
+    def is_kept(before: Case) -> bool:
+        case = measured.get(before.id)
+        if case is None:
+            return stays(before.id)
+        if mode not in ("new", "changed") or before.definition != case.definition:
+            return False
+        unchanged = verdicts.get(case.id) in ("unchanged", "inconclusive") and _work_of(before) == _work_of(case)
+        return mode == "new" or unchanged
+
+    return {} if base.table is None else {case.id: case for case in base.table.cases if is_kept(case)}
+
+
+def keep_cases(new: Record, base: Record, kept: Mapping[str, Case]) -> Record:
+    """The record with some stored cases of a table instead of those that were measured, or besides them.
+
+    Raises
+    ------
+    BaselineError
+        They have the times of more or fewer processes than were measured.
+    """
+    if not kept:
+        return new
+    if new.repeats != base.repeats:
+        stored = plural(base.repeats, "process", "processes")
+        raise BaselineError(
+            f"cannot record a part of the cases of {new.test}: the others have the times of {stored}, and "
+            f"{new.repeats} measured now; record all of its cases again with pytest --perf-update=all"
+        )
 
     def merged(call: Call) -> Call:
-        measured = {case.id for case in call.cases}
-        others = [case for case in stored.values() if of_tests and case.id not in measured]
-        return replace(call, cases=tuple(sorted((*map(kept, call.cases), *others), key=lambda case: case.id)))
+        cases = {**{case.id: case for case in call.cases}, **kept}
+        series = dict(call.series)
+        if CASES in series:
+            count = tuple(max(value, len(cases)) for value in series[CASES].values)
+            series[CASES] = replace(series[CASES], values=count)
+        return replace(call, series=series, cases=tuple(cases[name] for name in sorted(cases)))
 
     return replace(new, calls=tuple(map(merged, new.calls)))
+
+
+def stored_cases(
+    context: RunContext, test: PerfTest, new: Record, base: Record, judgement: Judgement
+) -> dict[str, Case]:
+    """The cases of a baseline that the one that a run writes has as they are, by id.
+
+    Where the cases are tests, those that were not selected stay; with the mode `all`, unless the file has them no more.
+    """
+    mode = context.settings.update
+
+    def stays(case: str) -> bool:
+        return bool(test.cases) and (mode != "all" or context.narrowed or case in test.cases)
+
+    # Other cases are refused where repeats are appended.
+    return {} if mode == "append" else kept_cases(new, base, judgement, mode, stays=stays)
 
 
 def update(
@@ -74,25 +127,29 @@ def update(
     PerfError
         The file cannot be written, or the test's teardown failed.
     """
-    settings, store = context.settings, context.store
-    mode = settings.update
-    wanted = base is None or mode in ("all", "append") or rewrites(mode, judgement)
-    if not wanted:
+    settings, store, test = context.settings, context.store, measurement.test
+    if not is_written(settings.update, base, judgement):
         return False
     ended = measurement.remote.phases.get("teardown")
     if ended is not None and ended.raw == "failed":
         raise PerfError("no baseline was recorded, because the test's teardown phase failed")
+
+    def joined(there: Record | None) -> Record:
+        # What another process recorded since the baseline was read is kept, too.
+        stored = there or base
+        if stored is None:
+            return new
+        if settings.update == "append":
+            return append(stored, new)
+        return keep_cases(new, stored, stored_cases(context, test, new, stored, judgement))
+
+    # A damaged baseline has nothing to keep, and is replaced.
+    keeps = settings.update == "append" or (new.table is not None and (base is not None or settings.update != "all"))
     try:
         pictures = {call: Path(path).read_bytes() for call, path in exemplars(measurement.repeats).items()}
-        # Keep repeats that another process appended since the baseline was read.
-        joined = (lambda there: _append(there or base, new)) if mode == "append" else None
-        return bool(store.save(new, pictures, joined))
+        return bool(store.save(new, pictures, joined if keeps else None))
     except BaselineError as error:
         raise PerfError(str(error)) from None
-
-
-def _append(base: Record | None, new: Record) -> Record:
-    return new if base is None else append(base, new)
 
 
 def _work_of(case: Case) -> tuple[object, ...]:

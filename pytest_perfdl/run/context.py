@@ -33,6 +33,8 @@ class RunContext:
     """All that will be measured."""
     collected: int
     """How many tests share the false-alarm level: all that were selected, also those of other shards."""
+    narrowed: bool
+    """Whether the files of the tests may have more tests than those that were selected."""
     store: Store
     """The baselines."""
     revisions: Revisions

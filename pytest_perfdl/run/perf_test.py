@@ -31,7 +31,7 @@ from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.run.advice import judged, with_memory_advice, with_suggestions
 from pytest_perfdl.run.assemble import exemplars, rank_exemplars
-from pytest_perfdl.run.baseline_update import keep_cases, rewrites, update
+from pytest_perfdl.run.baseline_update import is_written, keep_cases, stored_cases, update
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.comparison import Baseline, ComparisonResult, against_baseline, against_side, load_baseline
 from pytest_perfdl.run.confirmation import Confirmation
@@ -177,12 +177,15 @@ def _limits_held(measurement: Measurement, baseline: Baseline) -> Result:
     found = _add_accounts(measurement, against_baseline(measurement, baseline))
     judgement = _check_limits_again(measurement, found.judgement)
     writes = settings.update is not None and judgement.verdict != "invalid"
-    if writes and base is not None and rewrites(settings.update, judgement):
+    if writes and base is not None and is_written(settings.update, base, judgement):
+        if stored_cases(context, test, measurement.record(), base, judgement):
+            # Cases that stay have the times of so many processes.
+            recording = base.repeats
         measurement.draw(recording)
     new = replace(context.revisions.tied(measurement.record(), measurement.remote.origins), note=settings.note)
-    if base is not None and settings.update in ("new", "changed"):
-        new = keep_cases(new, base, judgement, settings.update, of_tests=bool(test.cases))
     updated = writes and update(context, measurement, new, base, judgement)
+    if updated and base is not None:
+        new = keep_cases(new, base, stored_cases(context, test, new, base, judgement))
     notes = [finding for finding in new.integrity if finding.code == UNTIED]
     notes += _short_steps(measurement)
     if refused:

@@ -167,6 +167,16 @@ def _committed(root: Path, commit: str, name: str) -> tuple[Waiver, ...]:
         return ()
 
 
+def is_narrowed(config: pytest.Config) -> bool:
+    """Whether the files that are collected may have more tests than those that this run selects."""
+    options = ("keyword", "markexpr", "deselect", "lf", "stepwise", "ignore_glob", "ignore")
+    if any("::" in str(word) for word in config.args) or any(config.getoption(name, None) for name in options):
+        return True
+    # Other plugins deselect tests, too.
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return reporter is not None and "deselected" in reporter.stats
+
+
 def unmatched(found: Iterable[Waiver], tests: Iterable[str], config: pytest.Config) -> tuple[Waiver, ...]:
     """Waivers without a test; those whose tests this run does not collect are left out.
 
@@ -175,12 +185,10 @@ def unmatched(found: Iterable[Waiver], tests: Iterable[str], config: pytest.Conf
     tests
         Node ids of all selected perf tests.
     """
-    words = [str(word) for word in config.args]
-    narrowed = ("keyword", "deselect", "lf", "stepwise", "ignore_glob", "ignore")
-    if any("::" in word for word in words) or any(config.getoption(name, None) for name in narrowed):
+    if is_narrowed(config):
         return ()
     ids = tuple(tests)
-    places = [(config.invocation_params.dir / word).resolve() for word in words]
+    places = [(config.invocation_params.dir / str(word)).resolve() for word in config.args]
     return tuple(
         each
         for each in found

@@ -89,6 +89,8 @@ class PerfSession:
         """Whether the collection succeeded and found no perf test."""
         self._collected = 0
         """Number of perf tests in all shards."""
+        self._narrowed = False
+        """Whether files may have more tests than those that are selected."""
         self._shard = settings.shard
         """With the number of all perf tests, once they are collected."""
         self._clock = ""
@@ -150,6 +152,8 @@ class PerfSession:
 
     def select(self, items: list[pytest.Item]) -> dict[str, PerfTest]:
         """Validate the perf tests among the items and put them first; those of other shards are taken out."""
+        # Before tests of other shards are taken out: a shard has all tests of a file.
+        self._narrowed = selection.is_narrowed(self.config)
         tests, self._refused = adopt(items, self.settings, self._waivers.waivers)
         tests = share(tests, items, self.settings, self._waivers.waivers)
         if tests:
@@ -184,6 +188,7 @@ class PerfSession:
             settings=settings,
             tests=tests,
             collected=self._collected,
+            narrowed=self._narrowed,
             store=self._store,
             revisions=revisions,
             processes=Processes(

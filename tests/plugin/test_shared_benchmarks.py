@@ -133,6 +133,43 @@ def test_a_baseline_holds_them_one_by_one(project):
     assert "1 case not in the baseline, not compared: test_new" in said
 
 
+FEW = """
+from package.ops import work
+
+def test_a(benchmark):
+    benchmark(work, "a", 1000)
+
+def test_b(benchmark):
+    benchmark(work, "b", 1000)
+"""
+
+
+def test_an_update_of_some_of_them_keeps_the_others(project):
+    def update(mode, *options):
+        commit(project, "code, and the baseline of another update")
+        finished = project.run(f"--perf-update={mode}", "--perf-calibrate=off", *NOT_JUDGED, *options)
+        assert finished.code == 0, finished.output
+        (call,) = json.loads(project.baseline("benchmarks").read_text())["calls"]
+        assert call["metrics"]["cases"]["values"] == [len(call["cases"])] * len(call["profiled_ns"])
+        return {case["id"]: case["ns"] for case in call["cases"]}
+
+    project.write("tests/test_speed.py", FEW)
+    first = update("all")
+    appended = update("append")
+    assert {name: len(ns) for name, ns in appended.items()} == {"test_a": 2, "test_b": 2}
+    assert {name: ns[:1] for name, ns in appended.items()} == first
+    project.write("tests/test_speed.py", FEW + FEW.replace("test_a", "test_c").replace("test_b", "test_d"))
+    added = update("changed", "-k", "test_c")
+    assert {name: len(ns) for name, ns in added.items()} == {"test_a": 2, "test_b": 2, "test_c": 2}
+    assert added.items() >= appended.items()
+    again = update("all", "-k", "test_a")
+    assert again.keys() == added.keys()
+    assert all(again[name] == added[name] for name in ("test_b", "test_c"))
+    # What the file has no more is gone with a run of all of it.
+    project.write("tests/test_speed.py", FEW)
+    assert {name: len(ns) for name, ns in update("all").items()} == {"test_a": 1, "test_b": 1}
+
+
 FAILING = """
 import pytest
 from package.ops import work

@@ -7,7 +7,7 @@ from making import CONTEXT, counted, record, timed
 
 from pytest_perfdl.baseline.text import append, dump, parse
 from pytest_perfdl.model.errors import BaselineError
-from pytest_perfdl.model.record import Call, Code, Finding, Key, MeasurementPlan, Occasion, Row
+from pytest_perfdl.model.record import Call, Case, CaseWork, Code, Finding, Key, MeasurementPlan, Occasion, Row
 
 
 def of(*times, ops=10, rows=(), date="2026-05-01T10:00:00Z", **rest):
@@ -127,3 +127,33 @@ def test_repeats_of_a_metric_of_the_users_have_one_unit():
     stored, new = (record({"tokens": timed(1.0, unit=unit)}) for unit in ("tok/s", "tok/min"))
     with pytest.raises(BaselineError, match="different metric tokens"):
         append(stored, new)
+
+
+def table(*times, **rest):
+    case = Case("op=mm", times, **{"loops": 1, "ops": 5, "kernels": 0, "operators": ("aten::mm",), **rest})
+    call = Call("", {"cases": counted(*(1,) * len(times))}, (), (0,) * len(times), cases=(case,))
+    return record(calls=(call,))
+
+
+def test_the_times_of_a_case_are_joined_whatever_its_loops():
+    (case,) = append(table(100.0, 101.0), table(103.0, loops=2)).calls[0].cases
+    assert case.ns == (100, 101, 103)
+
+
+@pytest.mark.parametrize(
+    "new, what",
+    [
+        ({"definition": "1" * 16}, f"(baseline definition {'0' * 16}, current definition {'1' * 16})"),
+        ({"ops": 50}, "(baseline ops 5, current ops 50)"),
+        ({"kernels": 1}, "(baseline kernels 0, current kernels 1)"),
+        ({"allocations": 1}, "(baseline allocations 0, current allocations 1)"),
+        ({"operators": ("aten::bmm",)}, "(baseline operator aten::mm run, current operator aten::bmm run)"),
+        ({"work": CaseWork(flops=2.0)}, "(baseline stated flops 1, current stated flops 2)"),
+    ],
+)
+def test_a_case_that_is_not_the_same_is_refused_as_another_call_is(new, what):
+    same = {"definition": "0" * 16, "work": CaseWork(flops=1.0)}
+    with pytest.raises(BaselineError) as error:
+        append(table(100.0, 101.0, **same), table(103.0, **same | new))
+    assert "cannot append to the baseline of" in str(error.value)
+    assert f"different case op=mm {what}: record the baseline again" in str(error.value)

@@ -184,6 +184,25 @@ def test_what_a_living_writer_has_is_left_alone(store, tmp_path, monkeypatch):
     assert (folder / LITTER[0]).exists()
 
 
+@pytest.mark.parametrize(
+    "act",
+    [lambda store: store.save(RECORD, {}), lambda store: store.write(store.key_folder(SLUG) / "machine.json", b"{}")],
+    ids=["save", "write"],
+)
+def test_a_session_that_starts_leaves_what_another_one_writes(store, monkeypatch, act):
+    replaced = Path.replace
+
+    def sweep_first(self, target):
+        Store(store.root, store.folder).sweep()
+        return replaced(self, target)
+
+    monkeypatch.setattr(files, "_SECONDS", 0)
+    monkeypatch.setattr(Path, "replace", sweep_first)
+    act(store)
+    (written,) = tree(store.base)
+    assert written.endswith(".json")
+
+
 def test_writers_at_once_lose_nothing(store):
     """Each joins its repeat to what is there when it writes, not to what was there when it began."""
 

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import COMMIT, TREE, counted, invalid, record, rows, timed
 
+from pytest_perfdl.baseline.files import outline
 from pytest_perfdl.baseline.text import dump, parse
 from pytest_perfdl.model.errors import OtherSchemaError, RecordError
-from pytest_perfdl.model.record import Call, Code, Finding, Key, MeasurementPlan, Occasion, Record, Row, Series
+from pytest_perfdl.model.record import Call, Case, Code, Finding, Key, MeasurementPlan, Occasion, Record, Row, Series
 
 RECORD = record(
     {"step_time": timed(41_234_567, 41_300_001), "ops": counted(3, 3)},
@@ -116,7 +117,7 @@ def records(draw):
         Call,
         WORD,
         st.dictionaries(WORD, series, min_size=1, max_size=3),
-        st.lists(row, max_size=4).map(tuple),
+        st.lists(row, max_size=4, unique_by=lambda each: (each.kind, each.name)).map(tuple),
         whole,
         st.lists(st.integers(0, 9), max_size=3).map(tuple),
         st.lists(WORD, max_size=2).map(tuple),
@@ -177,6 +178,10 @@ def test_a_number_that_json_cannot_say_is_refused(number):
         dump(replace(RECORD, context={"clock": number}))
 
 
+TWO_ROWS = replace(RECORD, calls=(replace(RECORD.calls[0], rows=RECORD.calls[0].rows * 2),))
+TWO_CASES = replace(RECORD, calls=(replace(RECORD.calls[0], cases=(Case("op=mm", (1.0, 2.0), 1, 1, 0),) * 2),))
+
+
 @pytest.mark.parametrize("data, says", [
     (b"", "is damaged at line 1, column 1 (byte 0): Expecting value"),
     (dump(RECORD)[:200], "is damaged at line 1"),
@@ -186,6 +191,17 @@ def test_a_number_that_json_cannot_say_is_refused(number):
     (b'{\n<<<<<<< HEAD\n "a": 1\n=======\n', "has an unresolved merge conflict at line 2"),
     (b"[1, 2]", "is not a pytest-perfdl record"),
     (b'{"schema": 1}', "is malformed (missing field `test`)"),
+    (b"\xef\xbb\xbf" + dump(RECORD), "is damaged at line 1, column 1 (byte 0): Unexpected UTF-8 BOM"),
+    (dump(RECORD).decode().encode("utf-16"), "is damaged at byte 0: not UTF-8 text"),
+    (b'{"schema": 1, "test": "a", "test": "b"}', "is damaged ('test' stands twice)"),
+    (
+        dump(RECORD).replace(b'"ops": {', b'"step_time": {'),
+        "is damaged (calls[0].metrics: 'step_time' stands twice)",
+    ),
+    (dump(RECORD).replace(b'{"count": 2,', b'{"count": 2, "count": 3,'), "(calls[0].rows[0]: 'count' stands twice)"),
+    (dump(TWO_ROWS), "is malformed (calls[0].rows: two are called 'operator mm')"),
+    (dump(TWO_CASES), "is malformed (calls[0].cases: two are called 'op=mm')"),
+    (dump(replace(RECORD, calls=RECORD.calls * 2)), "is malformed (calls: two are called '')"),
     (b'{"schema": ' + b"9" * 5000 + b"}", "is damaged: a number has over 4300 digits"),
     (dump(replace(RECORD, calls=())), "contains no measurement: "),
     (dump(replace(RECORD, calls=(replace(RECORD.calls[0], series={}),))), "contains no measurement: "),
@@ -195,6 +211,20 @@ def test_damage_is_located(data, says):
         parse(data)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("data", [b"\xef\xbb\xbf" + dump(RECORD), dump(RECORD).decode().encode("utf-16")])
+def test_an_outline_is_of_the_same_encoding(data):
+    assert outline(dump(RECORD)).test == RECORD.test
+    for read in (parse, outline):
+        with pytest.raises(RecordError, match="is damaged"):
+            read(data)
+
+
+def test_a_name_that_is_twice_in_another_case_or_kind_is_none():
+    row = Row("kernel", "mm", 1, (1, 1))
+    call = replace(RECORD.calls[0], rows=(*RECORD.calls[0].rows, row, replace(row, name="MM")))
+    assert parse(dump(replace(RECORD, calls=(call,)))).calls[0].rows == call.rows
 
 
 def test_a_newer_schema_is_told_apart():

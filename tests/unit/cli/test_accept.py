@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from making import record, timed
+from making import counted, record, timed
 
 from pytest_perfdl import cli
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.model.record import Occasion
+from pytest_perfdl.model.record import Call, Case, Occasion
 from pytest_perfdl.report import write_all
 from pytest_perfdl.trace import Event, compress, write
 from unit.report import runs
@@ -156,6 +156,7 @@ BAD_FILES = {
         "another version of pytest-perfdl (schema 99, this one reads 1)",
     ),
     "a-list": ("[]", "it has no list of tests"),
+    "twice": ('{"schema": 1, "tests": [], "tests": []}', "run.json is damaged ('tests' stands twice)"),
 }
 
 
@@ -225,3 +226,26 @@ def test_a_verdict_on_another_side_calls_for_no_baseline(side, artifact, capsys)
     assert cli.main(["accept", str(artifact)]) == 3
     assert "nothing to accept" in capsys.readouterr().out
     assert cli.main(["accept", str(artifact), "--all"]) == 0
+
+
+def test_the_tests_of_a_file_that_a_run_did_not_measure_keep_their_baseline(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    test = "tests/t.py::benchmarks"
+
+    def measured(*times, names):
+        cases = tuple(Case(name, times, 1, 1, 0) for name in names)
+        counts = {"cases": counted(*[len(cases)] * len(times))}
+        return record(test=test, calls=(Call("", counts, (), (0,) * len(times), cases=cases),))
+
+    store, new = Store(tmp_path, "baselines"), measured(2.0, names=["test_a"])
+    file = write_all(
+        runs.run(replace(runs.result("missing", test), new=new, exemplars=()), report_dir=tmp_path / "report")
+    ).json
+    store.save(measured(1.0, names=["test_a", "test_b"]), {})
+    assert cli.main(["accept", str(file), "--test", test]) == 0
+    assert {case.id: case.ns for case in store.load(test, SLUG).table.cases} == {"test_a": (2,), "test_b": (1,)}
+    store.save(measured(1.0, 1.0, names=["test_a", "test_b"]), {})
+    before = store.load(test, SLUG)
+    assert cli.main(["accept", str(file), "--test", test]) == 2
+    assert "cannot record a part of the cases of tests/t.py::benchmarks" in capsys.readouterr().err
+    assert store.load(test, SLUG) == before

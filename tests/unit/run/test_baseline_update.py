@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from making import record
+from making import counted, record
 
+from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.limits import Budget, Limit
 from pytest_perfdl.model.record import Call, Case, Occasion
 from pytest_perfdl.results.verdict import VERDICTS, CaseVerdict, Judgement, MetricVerdict
@@ -69,23 +70,37 @@ def test_cases_without_a_baseline_are_added_unless_others_got_slower():
 
 
 @pytest.mark.parametrize(
-    ("mode", "of_tests", "kept"),
+    ("mode", "stays", "kept"),
     [
         ("new", True, {"same": 1, "slower": 1, "redefined": 2, "added": 2, "gone": 1}),
         ("changed", True, {"same": 1, "slower": 2, "redefined": 2, "added": 2, "gone": 1}),
         ("changed", False, {"same": 1, "slower": 2, "redefined": 2, "added": 2}),
+        ("all", True, {"same": 2, "slower": 2, "redefined": 2, "added": 2, "gone": 1}),
+        ("all", False, {"same": 2, "slower": 2, "redefined": 2, "added": 2}),
     ],
 )
-def test_a_new_baseline_keeps_the_cases_that_did_not_change(mode, of_tests, kept):
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_a_new_baseline_keeps_the_cases_that_did_not_change(mode, stays, kept, repeats):
     other = "1" * 16
-    base = table_of(case("gone", 1), case("redefined", 1), case("same", 1), case("slower", 1))
-    new = table_of(case("added", 2), case("redefined", 2, other), case("same", 2), case("slower", 2))
+    base = table_of(case("gone", 1), case("redefined", 1), case("same", 1), case("slower", 1), repeats=repeats)
+    new = table_of(case("added", 2), case("redefined", 2, other), case("same", 2), case("slower", 2), repeats=repeats)
     judged = verdicts(same="unchanged", slower="regressed", redefined="new", added="new")
-    found = baseline_update.keep_cases(new, base, judged, mode, of_tests=of_tests)
-    assert {each.id: each.ns[0] for each in found.calls[0].cases} == kept
+    stored = baseline_update.kept_cases(new, base, judged, mode, stays=lambda name: stays)
+    found = baseline_update.keep_cases(new, base, stored)
+    assert {each.id: each.ns for each in found.calls[0].cases} == {name: (ns,) * repeats for name, ns in kept.items()}
     assert [each.id for each in found.calls[0].cases] == sorted(kept)
+    assert found.metrics()["cases"].values == (len(kept),) * repeats
 
 
-def table_of(*cases):
-    call = Call("", {}, (), (0,), cases=cases)
-    return replace(record(), calls=(call,), occasions=(Occasion(1, "2026-11-27", None, None),))
+def test_cases_with_the_times_of_other_processes_are_not_joined():
+    base, new = table_of(case("old"), repeats=2), table_of(case("added"))
+    assert baseline_update.keep_cases(new, base, {}) == new
+    with pytest.raises(BaselineError, match="cannot record a part of the cases") as error:
+        baseline_update.keep_cases(new, base, {"old": base.table.cases[0]})
+    assert "\n" not in str(error.value)
+
+
+def table_of(*cases, repeats=1):
+    cases = tuple(replace(each, ns=each.ns * repeats) for each in cases)
+    call = Call("", {"cases": counted(*[len(cases)] * repeats)}, (), (0,) * repeats, cases=cases)
+    return replace(record(), calls=(call,), occasions=(Occasion(repeats, "2026-11-27", None, None),))

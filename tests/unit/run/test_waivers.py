@@ -157,12 +157,13 @@ def test_errors_are_those_of_the_file(root):
         resolve(root.path, settings(), {})
 
 
-def config(root, *args, **options):
+def config(root, *args, stats={}, **options):  # noqa: B006  # is only read
     return SimpleNamespace(
         args=list(args) or [str(root)],
         rootpath=root,
         invocation_params=SimpleNamespace(dir=root),
         getoption=lambda name, default: options.get(name, default),
+        pluginmanager=SimpleNamespace(get_plugin=lambda name: SimpleNamespace(stats=stats)),
     )
 
 
@@ -187,3 +188,5 @@ def test_waivers_without_a_test_are_found():
     assert [each.test for each in unmatched(found, tests, config(root, "tests/a.py"))] == ["tests/a.py::test_2"]
     assert unmatched(found, tests, config(root, "tests/a.py::test_1")) == ()
     assert unmatched(found, tests, config(root, keyword="test_1")) == ()
+    assert unmatched(found, tests, config(root, markexpr="not slow")) == ()
+    assert unmatched(found, tests, config(root, stats={"deselected": ["by a plugin"]})) == ()

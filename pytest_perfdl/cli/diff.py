@@ -106,11 +106,19 @@ def run(arguments: argparse.Namespace) -> int:
     folder = "" if all(Path(source).exists() for source in sides) else str(store(arguments).base)
     base, new = (load(source, folder, arguments.step_name) for source in sides)
     paired = [each for each in pairs(base, new) if arguments.k in each[0].test or not each[0].test]
-    found = [(name.title, _compare(old, now, rules, peaks)) for name, old, now in paired]
+    if any(name.of_job for name, *_ in paired):
+        # The rank whose own work changed most explains the others, which wait for it.
+        paired.sort(key=lambda item: -abs(item[2].side.own_ns - item[1].side.own_ns))
+    simulated = (place == 0 or not name.of_job for place, (name, *_) in enumerate(paired))
+    found = [
+        (name.title, _compare(old, now, rules, peaks, simulates=simulates))
+        for (name, old, now), simulates in zip(paired, simulated, strict=True)
+    ]
     if not found:
-        what = "test" if arguments.step_name is None else "kind of steps"
+        of_job = any(name.of_job for side in (base, new) for name in side)
+        what = "rank" if of_job else "test" if arguments.step_name is None else "kind of steps"
         have = [f"{source} has {_titles(side)}" for source, side in ((arguments.base, base), (arguments.new, new))]
-        more = "" if arguments.step_name is None else f" ({'; '.join(have)})"
+        more = "" if what == "test" else f" ({'; '.join(have)})"
         say(f"{arguments.base} and {arguments.new} have no {what} in common: nothing to compare{visible(more)}")
         return 3
     for note in dict.fromkeys(note for side in (base, new) for each in side.values() for note in each.notes):
@@ -120,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     for source, names in ((arguments.base, gone), (arguments.new, added)):
         for name in names:
             say(f"perfdl diff: {visible(name)} is only in {source}", error=True)
-    _report(arguments, found, limit)
+    _report(arguments, found, limit, of_job=any(name.of_job for name, *_ in paired))
     verdicts = {each.verdict(limit) for _, each in found}
     if verdicts & fail_on or (gone and "missing" in fail_on) or (added and "new" in fail_on):
         return 1
@@ -183,7 +191,7 @@ def _memory(arguments: argparse.Namespace) -> int:
 
 
 def _titles(side: Sides) -> str:
-    titles = [repr(name.title) for name in side]
+    titles = [repr(name.title) if name.title else "one trace" for name in side]
     return ", ".join(titles[:_NAMED]) + (f" and {len(titles) - _NAMED} more" if len(titles) > _NAMED else "")
 
 
@@ -204,12 +212,13 @@ def _fail_on(text: str) -> frozenset[FailOn]:
     return found
 
 
-def _compare(base: LoadedSide, new: LoadedSide, rules: Rules, peaks: Peaks | None) -> Diff:
+def _compare(base: LoadedSide, new: LoadedSide, rules: Rules, peaks: Peaks | None, *, simulates: bool) -> Diff:
     from pytest_perfdl.diff import diff
     from pytest_perfdl.whatif.counterfactual import counterfactual
 
     found = diff(base.side, new.side, rules=rules)
-    if found.incomparable or base.trace is None or new.trace is None or not (found.base_ns and found.new_ns):
+    known = simulates and bool(found.base_ns and found.new_ns) and not found.incomparable
+    if not known or base.trace is None or new.trace is None:
         return found
     traces = base.trace(), new.trace()
     simulated = counterfactual(found, *traces, rules)
@@ -242,8 +251,11 @@ def _renaming(text: str) -> tuple[str, str]:
     return pattern, replacement
 
 
-def _report(arguments: argparse.Namespace, found: list[tuple[str, Diff]], limit: float) -> None:
-    found.sort(key=lambda item: -abs(item[1].delta_ns / max(item[1].base_ns, 1)))
+def _report(
+    arguments: argparse.Namespace, found: list[tuple[str, Diff]], limit: float, *, of_job: bool = False
+) -> None:
+    if not of_job:
+        found.sort(key=lambda item: -abs(item[1].delta_ns / max(item[1].base_ns, 1)))
     if arguments.html is not None:
         from pytest_perfdl.report.diff.html import write_page
 
@@ -256,4 +268,5 @@ def _report(arguments: argparse.Namespace, found: list[tuple[str, Diff]], limit:
     elif arguments.html is None:
         from pytest_perfdl.report.diff import terminal
 
-        say(terminal.reports(found, limit, arguments.top, width()))
+        reports = terminal.report_ranks if of_job and len(found) > 1 else terminal.reports
+        say(reports(found, limit, arguments.top, width()))

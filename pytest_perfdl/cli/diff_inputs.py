@@ -1,7 +1,7 @@
 """What `perfdl diff` can compare: anything that holds steps, by its path or its git revision.
 
-A trace or a folder of traces is one side (a folder's are runs of one thing, or the ranks of one job); a run file, a
-folder of baselines and a git revision hold a side for every call of every test.
+A trace or a folder of traces is one side: a folder's are runs of one thing, or each a side as the ranks of one job. A
+run file, a folder of baselines and a git revision hold a side for every call of every test.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class Name:
     test: str = ""
     call: str = ""
     key: str = ""
+    of_job: bool = False
+    """Whether it is one rank of a job, whose ranks wait for one another."""
 
     @property
     def title(self) -> str:
@@ -299,7 +301,7 @@ def _load_traces(files: list[Path], label: str, step_name: re.Pattern[str] | Non
         of_job = _is_job(runs)
         for run in runs:
             named = f"rank {run.rank[0]}" * of_job, f"steps {run.group}" * bool(run.group)
-            alike.setdefault(Name(", ".join(filter(None, named))), []).append(run)
+            alike.setdefault(Name(", ".join(filter(None, named)), of_job=of_job), []).append(run)
         return {
             name: _side(own, label, only.get(own[0].group) if len(runs) == len(only) else None, tuple(notes))
             for name, own in alike.items()

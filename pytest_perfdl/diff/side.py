@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 Unit = Literal["run", "step"]
+COMMUNICATION = ("exposed communication", "communication")
+"""Classes of a step, on a device and on a host, in which it only communicates."""
 """What varies independently, as far as it is known: processes, else the steps of the only one."""
 
 
@@ -77,6 +79,12 @@ class Side:
     """Whether its parts are the rows of a record: names alone, measured at another time than the other side."""
     empty: bool = False
     """Whether it has no step at all: then its one column is zero, so that there are means."""
+
+    @property
+    def own_ns(self) -> float:
+        """Mean step without the communication that nothing hides, in which a rank may only wait for another one."""
+        waits = [name in COMMUNICATION for name in self.classes]
+        return float((self.step_ns - self.ns[waits].sum(axis=0)).mean())
 
     @property
     def columns(self) -> int:

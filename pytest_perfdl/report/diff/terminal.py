@@ -63,6 +63,25 @@ def reports(diffs: Sequence[tuple[str, Diff]], limit: float, top: int, width: in
     return "\n\n\n".join(pages)
 
 
+def report_ranks(diffs: Sequence[tuple[str, Diff]], limit: float, top: int, width: int) -> str:
+    """What became of each rank of a job, and the report on the one whose own work changed most, the first."""
+    rows: list[tuple[str, ...]] = [("", "step", "->", "own work", "->")]
+    for title, each in diffs:
+        own = each.base.own_ns, each.new.own_ns
+        rows.append((visible(title), *(format_quantity(ns, "ns") for ns in (each.base_ns, each.new_ns, *own))))
+    lines = [
+        "Ranks of one job (mean per step), first the one whose own work changed most",
+        *layout.rows(rows, "lrrrr", 2, width),
+        *layout.paragraph(
+            "own work: the step without the communication that nothing hides, in which a rank may wait for "
+            "another one; the report below is of the first rank, -k NAME shows another one",
+            2,
+            width,
+        ),
+    ]
+    return "\n\n\n".join(("\n".join(lines), report(*diffs[0], limit, top, width)))
+
+
 def report(title: str, each: Diff, limit: float, top: int, width: int) -> str:
     """The report on one diff, wrapped to a width; tables have at most `top` rows.
 
@@ -107,7 +126,7 @@ def _account(each: Diff, width: int) -> Iterator[str]:
     lines = [line for line in found.rows if max(abs(line.base_ns), abs(line.new_ns)) > least]
     yield found.ordered
     yield from layout.table(replace(found, rows=[*lines, wording.total(each)]), width)
-    yield f"  {found.short_legend}"
+    yield from layout.paragraph(found.short_legend, 2, width)
     for words in (*drift_words(each), *bound_words(each)):
         yield from layout.paragraph(words, 2, width)
 

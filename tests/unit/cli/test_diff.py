@@ -19,6 +19,7 @@ from pytest_perfdl.model.record_json import to_json
 from pytest_perfdl.report import write_all
 from pytest_perfdl.results import run_file
 from unit.report import runs
+from unit.report.trace.jobs import write_job
 from unit.trace.chrome import kernel, launch, memory, step, text, x
 
 
@@ -703,6 +704,27 @@ def test_the_processes_of_a_file_are_runs_of_a_side(files, tmp_path, capsys):
     assert together["blame"] == apart["blame"]
     assert main(["diff", str(merged), str(files[1])]) == 0
     assert f"{merged} contains 3 processes (rank 0, rank 1, rank 2): read as ranks" in capsys.readouterr().err
+
+
+def test_ranks_of_a_job_are_compared_each_for_itself(tmp_path, capsys, monkeypatch):
+    """What others wait for is no cause on them, and a mean over all ranks has neither."""
+    monkeypatch.setenv("COLUMNS", "120")
+    for name, slow in (("base", None), ("new", 1)):
+        write_job(tmp_path / name, slow=slow)
+    assert main(["diff", str(tmp_path / "base"), str(tmp_path / "new")]) == 0
+    out = capsys.readouterr().out
+    ranks, report = out.split("\n\n\n")
+    assert re.findall(r"^  (rank \d)", ranks, re.MULTILINE) == ["rank 1", "rank 0", "rank 2"]
+    assert "  rank 1  1.000 ms  1.000 ms  410.0 µs  710.0 µs" in ranks
+    assert "  rank 2  1.000 ms  1.000 ms  410.0 µs  410.0 µs" in ranks
+    assert report.startswith("rank 1\n")
+    assert re.search(r"^  compute +300\.0 µs +600\.0 µs +\+300\.0 µs", report, re.MULTILINE)
+    assert main(["diff", str(tmp_path / "base"), str(tmp_path / "new"), "-k", "rank 2"]) == 0
+    other = capsys.readouterr().out
+    assert other.startswith("rank 2\n")
+    assert re.search(r"^  compute +300\.0 µs +300\.0 µs +0 ns", other, re.MULTILINE)
+    assert main(["diff", str(next((tmp_path / "base").iterdir())), str(tmp_path / "new")]) == 3
+    assert "no rank in common" in capsys.readouterr().out
 
 
 def test_memory_of_several_processes_is_not_compared(tmp_path, capsys):

@@ -169,6 +169,14 @@ def test_args_that_do_not_fit_do_not_harm_their_neighbors():
     assert [found.args(row) for row in (1, 3, 4)] == [{}, {}, {}]
 
 
+def test_whole_numbers_however_they_are_written():
+    """As by tools that read a trace into a table, whose empty cells make floats of integers, and write it again."""
+    written = [
+        launch(number, 1, 0) | {"args": {"correlation": value}} for number, value in enumerate((7, 7.0, "7", 7.5))
+    ]
+    assert trace(*written).correlation.tolist() == [7, 7, 7, -1]
+
+
 class _Unfit(msgspec.Struct):
     correlation: str = "none"
 

@@ -33,7 +33,8 @@ SETTINGS = pytest.StashKey[Settings]()
 SESSION: pytest.StashKey[PerfSession | LocalSession] = pytest.StashKey()
 ENDING: pytest.StashKey[Ending] = pytest.StashKey()
 FORKS: pytest.StashKey[Forks] = pytest.StashKey()
-SMOKED = pytest.StashKey[int]()
+SMOKED = pytest.StashKey[frozenset[str]]()
+"""Ids of the perf tests of a run that measures nothing."""
 LEFT_OUT = pytest.StashKey["str | None"]()
 """A warning about tests that look like perf tests but are not."""
 
@@ -140,7 +141,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             PerfSession(config, found).select(items)
         return
     if not found.enabled:
-        config.stash[SMOKED] = sum(marker.is_perf_test(item, found.markers) for item in items)
+        config.stash[SMOKED] = frozenset(item.nodeid for item in items if marker.is_perf_test(item, found.markers))
         return
     from pytest_perfdl.system.processes import Ending
 
@@ -306,8 +307,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     session = config.stash.get(SESSION, None)
     if session is not None:
         session.summarize(terminalreporter)
-    elif config.stash.get(SMOKED, 0):
-        terminalreporter.write_line(marker.smoke_line(config.stash[SMOKED]))
+        return
+    skipped = {report.nodeid for report in terminalreporter.stats.get("skipped", ())}
+    if ran := config.stash.get(SMOKED, frozenset()) - skipped:
+        terminalreporter.write_line(marker.smoke_line(len(ran)))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -128,6 +128,11 @@ class Spent:
         return self.seconds >= self.budget
 
     @property
+    def most(self) -> float:
+        """Seconds that may be used, a suspect's extension included once it has begun."""
+        return 2 * self.budget if self.ended else self.budget
+
+    @property
     def extension_ended(self) -> bool:
         """Whether no further round runs at all."""
         return self.seconds >= 2 * self.budget

@@ -303,9 +303,10 @@ class Confirmation:
         measuring = Rounds(self.context, self.test, base, head, seed=secrets.randbits(32), shown=shown, loops=loops)
         rounds: list[Round] = []
         outcome = gate.look(rounds)
-        started = clocks.monotonic()
+        started, spent = clocks.monotonic(), Spent(0.0, budget)
         for number in itertools.count(1):
-            spent_of = f"{duration(clocks.monotonic() - started)} of {duration(budget)}"
+            suspect = " for a suspect" if spent.ended else ""
+            spent_of = f"{duration(spent.seconds)} of {duration(spent.most)}{suspect}"
             progress.start(f"paired round {number}, {spent_of}", self.test.item.nodeid)
             profiled = profiles(rounds, outcome)
             measured = measuring.measure(number, profiled=profiled, cases=outcome.cases)

@@ -253,6 +253,9 @@ def test_without_the_flag_a_line_says_that_nothing_was_measured(inner):
         def test_marked(): pass
         def test_fixture(perf): assert perf(lambda: 2) == 2
         def test_ordinary(): pass
+        @pytest.mark.perf
+        @pytest.mark.skip
+        def test_skipped(): pass
         """
     )
     line = "perf: 2 perf tests ran once, unmeasured; run pytest --perf to measure"
@@ -261,7 +264,7 @@ def test_without_the_flag_a_line_says_that_nothing_was_measured(inner):
     inner.makeini("[pytest]\nperf = true\n")
     result = inner.runpytest_inprocess("--no-perf")
     result.stdout.fnmatch_lines([line])
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=3, skipped=1)
     inner.runpytest_inprocess("--no-perf", "-k", "ordinary").stdout.no_fnmatch_line("perf: *")
 
 

@@ -219,7 +219,7 @@ class PhaseReport:
 def text_of(report: pytest.CollectReport | pytest.TestReport) -> str:
     """What went wrong, or why something was skipped, without the place that pytest gives a skip."""
     if isinstance(report.longrepr, tuple):
-        return str(report.longrepr[2]).removeprefix("Skipped: ")
+        return str(report.longrepr[2])
     return report.longreprtext
 
 

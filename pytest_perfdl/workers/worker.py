@@ -371,7 +371,8 @@ class WorkerPlugin:
             return
         if found.raw != "passed":
             said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or channel.text_of(report)
-            self._failure = self._failure or f"the test {found.raw}: {visible(said.strip().partition(chr(10))[0])}"
+            line = said.strip().removeprefix("Skipped: ").partition("\n")[0]
+            self._failure = self._failure or f"the test {found.raw}: {visible(line)}"
         if self._told == "all" or (self._told == "failures" and found.raw != "passed"):
             self.channel.send(CaseReport(self._case, found))
 

@@ -30,6 +30,8 @@ class DeviceFigures:
     All are lengths inside `device_time`.
     """
 
+    devices: int
+    """How many devices there are events of."""
     span_ns: int
     """From the first device event's start to the last one's end, without the time between steps."""
     busy_ns: int
@@ -84,6 +86,7 @@ def device_figures(trace: Trace) -> DeviceFigures | None:
     span = time.length
     exposed = exposed_communication(trace).intersection(time).length
     return DeviceFigures(
+        devices=len(np.unique(trace.pid[device])),
         span_ns=span,
         busy_ns=busy.length,
         idle_ns=span - busy.length,
@@ -97,12 +100,6 @@ def device_figures(trace: Trace) -> DeviceFigures | None:
         waiting_communication_ns=covered(trace, waiting_rows(trace, communicating)).intersection(time).length,
         communication_evidence=evidence_counts(evidence),
     )
-
-
-def several_devices(trace: Trace) -> str:
-    """What is said where one process drives several devices; empty for one or none."""
-    count = len(np.unique(trace.pid[trace.device_rows()]))
-    return f"{count} devices: times of the device are of moments in which any of them works" if count > 1 else ""
 
 
 def communication_overlap(trace: Trace) -> float | None:

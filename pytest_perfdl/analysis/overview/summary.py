@@ -18,12 +18,7 @@ from pytest_perfdl.analysis.efficiency.roofline import (
 from pytest_perfdl.analysis.events.intervals import Steps
 from pytest_perfdl.analysis.events.launches import call_tree
 from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.analysis.overview.device import (
-    DeviceFigures,
-    device_figures,
-    device_utilization,
-    several_devices,
-)
+from pytest_perfdl.analysis.overview.device import DeviceFigures, device_figures, device_utilization
 from pytest_perfdl.analysis.overview.findings import (
     Bottleneck,
     TraceFinding,
@@ -172,9 +167,7 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         integrity=trace_integrity(whole, len(tree.bled) if whole is trace else None),
         bottleneck=bound,
         left_out=steps.left_out,
-        doubts=tuple(
-            filter(None, (largest_group(kinds), several_devices(trace), *(each.message for each in steps.findings)))
-        ),
+        doubts=tuple(filter(None, (largest_group(kinds), *(finding.message for finding in steps.findings)))),
         findings=trace.findings,
         noticed=trace_findings(trace, bound.kind),
     )

@@ -125,8 +125,9 @@ def _device(summary: TraceSummary, width: int) -> Iterator[str]:
         return format_quantity(ns / steps, "ns")
 
     span = gpu.span_ns or 1
+    which = "Device" if gpu.devices == 1 else f"{gpu.devices} devices, any of them"
     yield from layout.paragraph(
-        f"Device: busy {_share(gpu.busy_ns / span)} of the time from its first to its last event "
+        f"{which}: busy {_share(gpu.busy_ns / span)} of the time from its first to its last event "
         f"({time(gpu.busy_ns)} of {time(gpu.span_ns)}{unit})",
         0,
         width,

@@ -51,6 +51,7 @@ def figures(capsys, *arguments):
 def test_the_json_contract(file, capsys):
     found = figures(capsys, file)
     assert found["gpu"] | {"communication_evidence": None} == {
+        "devices": 1,
         "span_ns": 15_600_000,
         "busy_ns": 10_000_000,
         "idle_ns": 5_600_000,

@@ -118,7 +118,9 @@ def score(found: Comparison) -> Comparison:
         return replace(found, right=Right(False, False, False if found.wanted_line else None))
     first = found.causes[0]
     line = None if not found.wanted_line else first.line.endswith(found.wanted_line)
-    return replace(found, right=Right(right_name(plant, first, found.wanted_line), first.module in plant.modules, line))
+    # A part that a container's modules all have is named as one place, more closely than the container.
+    module = any(first.module == each or first.module.startswith(f"{each}.*.") for each in plant.modules)
+    return replace(found, right=Right(right_name(plant, first, found.wanted_line), module, line))
 
 
 def right_name(plant: Plant, cause: Named, wanted_line: str) -> bool:

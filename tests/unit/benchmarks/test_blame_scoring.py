@@ -53,9 +53,11 @@ def comparison(plant="gelu_by_tanh", *causes, effect=0.05, wanted_line="", model
 class TestScore:
     @pytest.mark.parametrize("first, right", [
         (cause(), scoring.Right(True, True, None)),
+        (cause(module="ConvNet.stages.*.activation"), scoring.Right(True, True, None)),
         (cause("aten::gelu", "ConvNet"), scoring.Right(True, False, None)),
+        (cause("aten::gelu", "ConvNet.stages.0.activation"), scoring.Right(True, False, None)),
         (cause("aten::mm"), scoring.Right(False, True, None)),
-    ], ids=["right", "another-module", "another-operator"])  # fmt: skip
+    ], ids=["right", "in-each-block", "another-module", "one-block", "another-operator"])  # fmt: skip
     def test_by_name_and_module(self, first, right):
         assert comparison("gelu_by_tanh", first, cause("aten::other")).right == right
 

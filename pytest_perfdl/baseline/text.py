@@ -9,10 +9,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pytest_perfdl.model.errors import BaselineError, ConflictedRecordError, RecordError
-from pytest_perfdl.model.metrics import COUNT_SCOPE, is_utilization, scope
+from pytest_perfdl.model.metrics import CASES, COUNT_SCOPE, is_utilization, scope
 from pytest_perfdl.model.record import Call, Case, MeasurementPlan, Record, Row, Series
 from pytest_perfdl.model.record_json import from_json, loaded, to_json
-from pytest_perfdl.model.units import some
+from pytest_perfdl.model.units import plural, some
 
 # The text format of a record: sorted, indented, one row per line, the same bytes for the same record.
 
@@ -214,6 +214,34 @@ def _cases(record: Record, base: Call, new: Call) -> tuple[Case, ...]:
         old, now = _of_case(before[name]), _of_case(case)
         _agree(record, f"case {name}", _others(old, now), _others(now, old))
     return tuple(replace(case, ns=before[name].ns + case.ns) for name, case in after.items())
+
+
+def keep_cases(new: Record, base: Record, kept: Mapping[str, Case]) -> Record:
+    """The record with some stored cases of a table instead of those that were measured, or besides them.
+
+    Raises
+    ------
+    BaselineError
+        They have the times of more or fewer processes than were measured.
+    """
+    if not kept:
+        return new
+    if new.repeats != base.repeats:
+        stored = plural(base.repeats, "process", "processes")
+        raise BaselineError(
+            f"cannot record a part of the cases of {new.test}: the others have the times of {stored}, and "
+            f"{new.repeats} measured now; record all of its cases again with pytest --perf-update=all"
+        )
+
+    def merged(call: Call) -> Call:
+        cases = {**{case.id: case for case in call.cases}, **kept}
+        series = dict(call.series)
+        if CASES in series:
+            count = tuple(max(value, len(cases)) for value in series[CASES].values)
+            series[CASES] = replace(series[CASES], values=count)
+        return replace(call, series=series, cases=tuple(cases[name] for name in sorted(cases)))
+
+    return replace(new, calls=tuple(map(merged, new.calls)))
 
 
 def _of_case(case: Case) -> dict[str, str]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.baseline.text import keep_cases
 from pytest_perfdl.cli.common import add_note, note_of, run_file, say, shown
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
@@ -23,7 +24,6 @@ from pytest_perfdl.model.visible import visible
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.run_file import read_run
 from pytest_perfdl.results.verdict import REWRITTEN
-from pytest_perfdl.run.baseline_update import keep_cases
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
-from pytest_perfdl.baseline.text import append
+from pytest_perfdl.baseline.text import append, keep_cases
 from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.failures import PerfError
-from pytest_perfdl.model.metrics import CASES
-from pytest_perfdl.model.record import Call, Case, Record
-from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.record import Case, Record
 from pytest_perfdl.results.verdict import REWRITTEN, Judgement
 from pytest_perfdl.run.assemble import exemplars
 from pytest_perfdl.run.collection import PerfTest
@@ -66,34 +63,6 @@ def kept_cases(
         return mode == "new" or unchanged
 
     return {} if base.table is None else {case.id: case for case in base.table.cases if is_kept(case)}
-
-
-def keep_cases(new: Record, base: Record, kept: Mapping[str, Case]) -> Record:
-    """The record with some stored cases of a table instead of those that were measured, or besides them.
-
-    Raises
-    ------
-    BaselineError
-        They have the times of more or fewer processes than were measured.
-    """
-    if not kept:
-        return new
-    if new.repeats != base.repeats:
-        stored = plural(base.repeats, "process", "processes")
-        raise BaselineError(
-            f"cannot record a part of the cases of {new.test}: the others have the times of {stored}, and "
-            f"{new.repeats} measured now; record all of its cases again with pytest --perf-update=all"
-        )
-
-    def merged(call: Call) -> Call:
-        cases = {**{case.id: case for case in call.cases}, **kept}
-        series = dict(call.series)
-        if CASES in series:
-            count = tuple(max(value, len(cases)) for value in series[CASES].values)
-            series[CASES] = replace(series[CASES], values=count)
-        return replace(call, series=series, cases=tuple(cases[name] for name in sorted(cases)))
-
-    return replace(new, calls=tuple(map(merged, new.calls)))
 
 
 def stored_cases(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_perfdl.baseline.text import keep_cases
 from pytest_perfdl.fixture.requests import WhatIfExpectation
 from pytest_perfdl.judge.budget import doubt_utilization, fails_utilization
 from pytest_perfdl.judge.stored_repeats import sensitivity
@@ -31,7 +32,7 @@ from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.run.advice import judged, with_memory_advice, with_suggestions
 from pytest_perfdl.run.assemble import exemplars, rank_exemplars
-from pytest_perfdl.run.baseline_update import is_written, keep_cases, stored_cases, update
+from pytest_perfdl.run.baseline_update import is_written, stored_cases, update
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.comparison import Baseline, ComparisonResult, against_baseline, against_side, load_baseline
 from pytest_perfdl.run.confirmation import Confirmation

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from making import counted, record
 
+from pytest_perfdl.baseline.text import keep_cases
 from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.limits import Budget, Limit
 from pytest_perfdl.model.record import Call, Case, Occasion
@@ -86,7 +87,7 @@ def test_a_new_baseline_keeps_the_cases_that_did_not_change(mode, stays, kept, r
     new = table_of(case("added", 2), case("redefined", 2, other), case("same", 2), case("slower", 2), repeats=repeats)
     judged = verdicts(same="unchanged", slower="regressed", redefined="new", added="new")
     stored = baseline_update.kept_cases(new, base, judged, mode, stays=lambda name: stays)
-    found = baseline_update.keep_cases(new, base, stored)
+    found = keep_cases(new, base, stored)
     assert {each.id: each.ns for each in found.calls[0].cases} == {name: (ns,) * repeats for name, ns in kept.items()}
     assert [each.id for each in found.calls[0].cases] == sorted(kept)
     assert found.metrics()["cases"].values == (len(kept),) * repeats
@@ -94,9 +95,9 @@ def test_a_new_baseline_keeps_the_cases_that_did_not_change(mode, stays, kept, r
 
 def test_cases_with_the_times_of_other_processes_are_not_joined():
     base, new = table_of(case("old"), repeats=2), table_of(case("added"))
-    assert baseline_update.keep_cases(new, base, {}) == new
+    assert keep_cases(new, base, {}) == new
     with pytest.raises(BaselineError, match="cannot record a part of the cases") as error:
-        baseline_update.keep_cases(new, base, {"old": base.table.cases[0]})
+        keep_cases(new, base, {"old": base.table.cases[0]})
     assert "\n" not in str(error.value)
 
 

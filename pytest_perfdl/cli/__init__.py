@@ -8,9 +8,8 @@ done, 1 regressed, 2 wrong usage or a file that cannot be used, 3 nothing to do 
   `history`, `bisect`, `export`, `ci`.
 - Traces: `trace`, `diff`, `whatif`, `view`. Machine: `check`, `qualify`, `constants`. Sizes: `scaling`.
 - Shared by subcommands: `common` (printing, errors, reading baselines and run files), `project` (root directory and
-  folder of baselines), `traces` (trace files, `--step-name` and `--peaks`), `trace_processes`
-  (many traces read at once). `perfdl diff` also has `diff_inputs` (what
-  it can compare) and `memory` (`--memory`).
+  folder of baselines), `traces` (trace files, `--step-name` and `--peaks`), `trace_processes` (many
+  traces read at once). `perfdl diff` also has `diff_inputs` (what it can compare) and `memory` (`--memory`).
 """
 
 from __future__ import annotations

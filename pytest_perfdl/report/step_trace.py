@@ -18,13 +18,13 @@ import numpy as np
 from pytest_perfdl.analysis.account.accounts import IDLE_CLASSES, idle_time
 from pytest_perfdl.analysis.account.parts import PHASES, labels
 from pytest_perfdl.analysis.efficiency.roofline import work_rates
-from pytest_perfdl.analysis.events.communication import covered
+from pytest_perfdl.analysis.events.communication import covered, waits_for_input
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.nesting import ownership
 from pytest_perfdl.analysis.events.origins import FRAME
 from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.analysis.events.threads import Thread, input_rows, is_input, on_thread
+from pytest_perfdl.analysis.events.threads import Thread, is_input, on_thread
 from pytest_perfdl.analysis.overview.memory_timeline import device_name
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.model.errors import ChromeTraceError, TraceError
@@ -201,7 +201,7 @@ def drawn_gaps(trace: Trace) -> list[Gap]:
     else:
         thread = steps.thread
         pieces = steps.host_time(0).difference(covered(trace, on_thread(trace, trace.rows(Category.CPU_OP), thread)))
-        waiting = covered(trace, on_thread(trace, input_rows(trace), thread)).within(pieces.start, pieces.end)
+        waiting = waits_for_input(trace, thread).within(pieces.start, pieces.end)
         names = [
             "input" if 2 * ns > length else "Python and host"
             for ns, length in zip(waiting, pieces.end - pieces.start, strict=True)

@@ -11,7 +11,12 @@ from typing import TypeAlias
 import numpy as np
 
 from pytest_perfdl.analysis.account.transfers import copied_to_device
-from pytest_perfdl.analysis.events.communication import communication_kernels, covered, waits_for_collectives
+from pytest_perfdl.analysis.events.communication import (
+    communication_kernels,
+    covered,
+    waits_for_collectives,
+    waits_for_input,
+)
 from pytest_perfdl.analysis.events.device_record import carried_over
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
 from pytest_perfdl.analysis.events.launches import Launches, call_tree, launch_calls, launches
@@ -229,7 +234,7 @@ def host_accounts(trace: Trace, steps: Steps, operators: Sequence[Mapping[str, i
     if not steps.windows:
         return ()
     thread = steps.thread
-    waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
+    waiting = waits_for_input(trace, thread)
     communicating = waits_for_collectives(trace, thread)
     accounts = []
     for index, window in enumerate(steps.windows):
@@ -271,7 +276,7 @@ def thread_operators(trace: Trace, steps: Steps, thread: Thread) -> ThreadOperat
     none: I64 = np.zeros(0, dtype=np.int64)
     rows, owned = operator_time(trace).get(thread) or (none, ownership(none, none))
     start = trace.start[rows]
-    waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
+    waiting = waits_for_input(trace, thread)
     step = steps.of_host_time(start)
     classes = operator_classes(trace, rows)[owned.owner]
     time, class_ns = _time_in_steps(owned, classes, steps, waiting.union(waits_for_collectives(trace, thread)))

@@ -25,7 +25,7 @@ from pytest_perfdl.analysis.account.accounts import (
     operator_classes,
     phases,
 )
-from pytest_perfdl.analysis.events.communication import covered, waits_for_collectives
+from pytest_perfdl.analysis.events.communication import covered, waits_for_collectives, waits_for_input
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
 from pytest_perfdl.analysis.events.launches import (
     GRAPH_LAUNCH,
@@ -46,7 +46,7 @@ from pytest_perfdl.analysis.events.origins import (
     source_lines,
 )
 from pytest_perfdl.analysis.events.steps import device_steps, steps_of
-from pytest_perfdl.analysis.events.threads import input_rows, on_thread, operator_threads
+from pytest_perfdl.analysis.events.threads import on_thread, operator_threads
 from pytest_perfdl.model.step_part import Part, PartKind
 from pytest_perfdl.trace.annotations import MODULE, step_annotations
 from pytest_perfdl.trace.arrays import Numbering
@@ -434,7 +434,7 @@ def host_parts(trace: Trace, steps: Steps) -> StepParts:
     """
     ledger = TimeEntries(trace, labels(trace), (*OPERATOR_CLASSES, *HOST_IDLE_CLASSES))
     thread = steps.thread
-    waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
+    waiting = waits_for_input(trace, thread)
     communicating = waits_for_collectives(trace, thread)
     for other in operator_threads(trace, thread):
         if other not in operator_time(trace):

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pytest_perfdl.analysis.events.communication import covered
+from pytest_perfdl.analysis.events.communication import waits_for_input
 from pytest_perfdl.analysis.events.intervals import Steps
 from pytest_perfdl.analysis.events.operators import operator_args, operator_time
 from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.analysis.events.threads import Thread, input_rows, on_thread, operator_threads
+from pytest_perfdl.analysis.events.threads import Thread, operator_threads
 from pytest_perfdl.trace.model import Trace
 
 
@@ -35,7 +35,7 @@ def _digests(trace: Trace, steps: Steps, thread: Thread) -> Iterator[str]:
     rows = np.zeros(0, dtype=np.intp) if found is None else found[0]
     start = trace.start[rows]
     step = steps.of_host_time(start)
-    works = (step >= 0) & ~covered(trace, on_thread(trace, input_rows(trace), thread)).contains(start)
+    works = (step >= 0) & ~waits_for_input(trace, thread).contains(start)
     args = operator_args(trace)
     calls = args.call[rows[works]]
     texts = dict.fromkeys(calls.tolist(), b"")

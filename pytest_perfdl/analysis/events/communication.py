@@ -95,6 +95,11 @@ def covered(trace: Trace, rows: Rows) -> Intervals:
     return Intervals.union_of(trace.start[rows], trace.end[rows])
 
 
+def waits_for_input(trace: Trace, thread: Thread) -> Intervals:
+    """When a thread is in an annotation of a loader: `input_rows`."""
+    return covered(trace, on_thread(trace, input_rows(trace), thread))
+
+
 def exposed_communication(trace: Trace) -> Intervals:
     """When a device communicates and does not compute: the union over all devices. Copies hide nothing."""
     kernels = trace.rows(Category.KERNEL)
@@ -132,7 +137,7 @@ def waits_for_collectives(trace: Trace, thread: Thread) -> Intervals:
         return Intervals.between(0, 0)
     annotations = collective_annotation_rows(trace)
     annotations = annotations[trace.category[annotations] == Category.USER_ANNOTATION]
-    waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
+    waiting = waits_for_input(trace, thread)
     busy = covered(trace, computing_rows(trace, thread)).union(waiting)
     gaps = covered(trace, annotations).difference(busy)
     end = np.sort(np.concatenate([trace.end[annotations], *_releases(trace, annotations, busy)]))

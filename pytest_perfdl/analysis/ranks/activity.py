@@ -18,11 +18,11 @@ from pytest_perfdl.analysis.events.communication import (
     computing_rows,
     covered,
     waits_for_collectives,
+    waits_for_input,
 )
 from pytest_perfdl.analysis.events.intervals import Intervals, Steps
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import device_steps, steps_of
-from pytest_perfdl.analysis.events.threads import input_rows, on_thread
 from pytest_perfdl.analysis.ranks.calls import Calls, IssueArgs, calls_of, process_groups
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace, job_properties
 
@@ -232,7 +232,7 @@ def _host_parts(trace: Trace, steps: Steps) -> _Parts:
         none = np.zeros(0, dtype=np.intp)
         return _Parts(nothing, nothing, communication, communication, none, none, nothing)
     thread = steps.thread
-    waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
+    waiting = waits_for_input(trace, thread)
     computing = computing_rows(trace, thread)
     compute = covered(trace, computing).difference(waiting)
     exposed = waits_for_collectives(trace, thread)
